@@ -27,7 +27,7 @@ from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.fuzz.locks import settled
+from tests.fuzz.locks import with_digests
 from tests.shared import fabric_builder
 from tests.shared.layer_builder import BASE, LAYER
 from tests.shared.programs import squashed
@@ -87,7 +87,7 @@ def cache(folder: Path) -> None:
 
 def image(folder: Path, layer_folder: Path, scratch: Path) -> None:
     """Write an image that says how it was built, and has nothing else in it."""
-    made = settled(decide(Request("box", ("tool",)), PlanContext(Catalogue((layer_folder,), ()))).require_lock())
+    made = with_digests(decide(Request("box", ("tool",)), PlanContext(Catalogue((layer_folder,), ()))).require_lock())
     write_folder(scratch / "root", carried_files(made), {})
     header = SifHeader("Bootstrap: docker\nFrom: x\n", {PLAN: to_record(made), SBOM: b"{}"})
     target = folder / "image"

@@ -91,15 +91,15 @@ def holding(base: Layer) -> str:
 
 def troubles(catalogue: Catalogue) -> Iterator[str]:
     yield "\n## Known troubles\n"
-    told = set()
+    warned = set()
     for name in catalogue.layer_names():
         entry = catalogue.entry(name)
         for trouble in entry.troubles:
             given = ", ".join([*map(str, trouble.given), *(f"not {need}" for need in trouble.unless)])
             outcome = "refused" if trouble.refused else "warning"
             row = f"- **{entry.folder.name}** with {given}: {outcome}. {cell(trouble.because)} ({cell(trouble.source)})"
-            if row not in told:
-                told.add(row)
+            if row not in warned:
+                warned.add(row)
                 yield row
 
 

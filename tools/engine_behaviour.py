@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TABLE = Path(__file__).with_name("engine_differences.toml")
 NO_SUCH_OPTION = "no such option"
 _LIMIT_S = 60.0
-_SAID = 300
+_CHARS_LIMIT = 300
 """Characters of an answer."""
 _BEGIN = """\
 set -eu -o pipefail
@@ -76,7 +76,7 @@ def shown_by(engine: Engine, image: Path, row: Mapping[str, Any], environment: M
         done = run(("bash", "-c", _BEGIN + script), env=own, cwd=Path(folder), timeout_s=_LIMIT_S)
     if done.timed_out:
         return False, f"no end within {_LIMIT_S:.0f} s"
-    return done.ok, one_line(done.last_line or f"exit {done.exit_code}, without a word")[:_SAID]
+    return done.ok, one_line(done.last_line or f"exit {done.exit_code}, without a word")[:_CHARS_LIMIT]
 
 
 def main() -> int:

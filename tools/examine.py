@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from tests.shared.job.examiner import KINDS, Examined, Examiner, Mark
-from tests.shared.job.ground import ground_here
+from tests.shared.job.system import system_here
 
 _SHOWN = [mark for mark in Mark if mark not in {Mark.RIGHT, Mark.FAIR}]
 
@@ -70,7 +70,7 @@ def table(found: list[Examined]) -> list[str]:
 def _part(names: list[str], python: str, shows_all: bool) -> list[Examined]:
     found = []
     with tempfile.TemporaryDirectory(prefix="lumiimg-examine-") as folder:
-        examiner = Examiner(Path(folder) / "images", ground_here(Path(folder) / "ground", python))
+        examiner = Examiner(Path(folder) / "images", system_here(Path(folder) / "system", python))
         for each in examiner.examined(names):
             found.append(each)
             if shows_all or each.mark in _SHOWN:
@@ -80,7 +80,7 @@ def _part(names: list[str], python: str, shows_all: bool) -> list[Examined]:
 
 def _keep(name: str, folder: Path, python: str) -> int:
     own = folder.absolute().with_name(f"{folder.name}.parts")
-    examiner = Examiner(own / "images", ground_here(own / "ground", python))
+    examiner = Examiner(own / "images", system_here(own / "system", python))
     with examiner.image(name) as made:
         if made is None:
             print("its base has nothing that this could be done to")

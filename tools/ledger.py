@@ -22,7 +22,7 @@ from lumiimg.build.cost import measured
 from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.layers import own_values
-from lumiimg.catalog.ledger import LEDGER, REACHES, Trial, content_of, read_ledger, rows_of
+from lumiimg.catalog.ledger import LEDGER, REACHES, LedgerEntry, fingerprint, read_ledger, rows_of
 from lumiimg.catalog.settings import read_settings
 from lumiimg.core.errors import BadInputError, LumiimgError
 from lumiimg.core.files import write_text
@@ -64,7 +64,7 @@ def main(words: list[str]) -> int:
     return 2
 
 
-def record(trials: Iterable[Trial], path: Path = LEDGER, failed: Iterable[tuple[Reach, str]] = ()) -> None:
+def record(trials: Iterable[LedgerEntry], path: Path = LEDGER, failed: Iterable[tuple[Reach, str]] = ()) -> None:
     """Put entries into the ledger, each in the place of an older one for the same row and reach.
 
     Those whose reach and content are in `failed` go.
@@ -75,13 +75,13 @@ def record(trials: Iterable[Trial], path: Path = LEDGER, failed: Iterable[tuple[
     for trial in new:
         if not counts(trial, known):
             raise ValueError(f"no row of the catalogue is what was tried: {trial}")
-    said = {(trial.name, trial.release, trial.reach, trial.content) for trial in new}
-    about = {key[:3] for key in said}
+    recorded = {(trial.name, trial.release, trial.reach, trial.content) for trial in new}
+    about = {key[:3] for key in recorded}
     # Two rows can be of one version, for two releases of ROCm: the entry of the other stays while it counts.
     kept = (
         old
         for old in read_ledger(path)
-        if (key := (old.name, old.release, old.reach, old.content)) not in said
+        if (key := (old.name, old.release, old.reach, old.content)) not in recorded
         and (old.reach, old.content) not in gone
         and (key[:3] not in about or counts(old, known))
     )
@@ -94,7 +94,7 @@ def contents() -> dict[tuple[str, str, str], set[str]]:
     for layer, release in rows():
         for reach in REACHES[1:]:
             key = (layer.name, release.version if release else "", reach)
-            found.setdefault(key, set()).add(content_of(layer, release, reach))
+            found.setdefault(key, set()).add(fingerprint(layer, release, reach))
     return found
 
 
@@ -105,7 +105,7 @@ def rows() -> Iterator[tuple[Layer, Release | None]]:
         yield from rows_of(catalogue.entry(name))
 
 
-def counts(trial: Trial, known: Mapping[tuple[str, str, str], Collection[str]]) -> bool:
+def counts(trial: LedgerEntry, known: Mapping[tuple[str, str, str], Collection[str]]) -> bool:
     """Return whether an entry is about a row of the catalogue, as that is today."""
     return trial.content in known.get((trial.name, trial.release, trial.reach), ())
 
@@ -150,7 +150,7 @@ def took_here(plan: LockFile, image: Path) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> Trial:
+def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> LedgerEntry:
     """Return the trial that an entry of a lock is. Raises LumiimgError where it is not a row of today's catalogue."""
     layer = open_catalogue(HOME).entry(entry.name)
     if entry.layer != layer_digest(layer):
@@ -163,11 +163,11 @@ def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> Trial:
     locked = lock_layer(for_gpu(layer, plan.gpu or None), release, request_of(plan))
     if locked.others:
         raise BadInputError(f"was built from other sources, named by {' and '.join(locked.others)}")
-    return Trial(
+    return LedgerEntry(
         name=layer.name,
         release=entry.release,
         reach="built",
-        content=content_of(layer, release, "built"),
+        content=fingerprint(layer, release, "built"),
         date=dt.datetime.fromtimestamp(image.stat().st_mtime, tz=dt.UTC).date(),
         how="; ".join(_how(entry, locked, own_values(layer, release), plan)),
     )
@@ -193,7 +193,7 @@ def _how(entry: LockedEntry, locked: LockedLayer, usual: Mapping[str, str], plan
         yield f"fetched, without a published digest: {', '.join(names)}"
 
 
-def write(trials: Iterable[Trial], path: Path) -> None:
+def write(trials: Iterable[LedgerEntry], path: Path) -> None:
     """Write a ledger in its order."""
     ordered = sorted(trials, key=lambda one: (one.name, one.release, REACHES.index(one.reach), one.content))
     whole = [structs.asdict(trial) for trial in ordered]

@@ -75,16 +75,16 @@ def findings() -> Iterator[str]:
         answer = _answered_by(meaning)
         notes = filter(None, (meaning.part or meaning.decided_by, *grave, answer and f"answered by {answer}"))
         yield f"- `{code}` ({'; '.join(notes)}): {cell(meaning.text)}"
-        for reason, said in {"": meaning, **meaning.reasons}.items():
-            yield from _said(reason, said)
+        for reason, finding in {"": meaning, **meaning.reasons}.items():
+            yield from _reason_lines(reason, finding)
 
 
-def _said(name: str, reason: Reason) -> Iterator[str]:
+def _reason_lines(name: str, reason: Reason) -> Iterator[str]:
     """Yield the sentence, cause, remedy and source of a finding; a place that a name of the case takes is in braces."""
     remedies = "; ".join(Remedy(**parts) for parts in reason.remedy)
     parts = {"prints": reason.summary, "why": reason.cause, "do": remedies, "source": reason.source}
-    if told := ". ".join(f"{word}: {cell(text)}" for word, text in parts.items() if text):
-        yield f"  - {f'{name}: ' if name else ''}{told}"
+    if message := ". ".join(f"{word}: {cell(text)}" for word, text in parts.items() if text):
+        yield f"  - {f'{name}: ' if name else ''}{message}"
 
 
 def _answered_by(meaning: FindingType) -> str:

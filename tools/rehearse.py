@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
+from lumiimg.catalog.ledger import LEDGER, LedgerEntry, fingerprint, read_ledger
 from lumiimg.core.errors import LumiimgError, one_line
 from lumiimg.core.files import today
 from lumiimg.core.text import count
@@ -65,7 +65,7 @@ class Outcome:
     compiled: str = ""
     """Which files of its sources were compiled with which torch, and of which sources nothing was."""
     failed: str = ""
-    """What stands against it."""
+    """Its obstacle."""
     remark: str = ""
     """Why it went no further, where that is this machine's matter."""
     date: dt.date = field(default_factory=today)
@@ -86,7 +86,7 @@ class Rehearsal:
         bases: Bases,
         shelves: Shelves,
         compiler: Compiler,
-        known: Sequence[Trial] = (),
+        known: Sequence[LedgerEntry] = (),
     ) -> None:
         self._program = program
         self._compiler = compiler
@@ -97,7 +97,7 @@ class Rehearsal:
         self._locked: dict[object, Future[str]] = {}
 
     def row(self, row: Row) -> Outcome:
-        """Resolve a row on every base, and build it on one. Whatever stands against it is in the outcome."""
+        """Resolve a row on every base, and build it on one. The outcome has every obstacle."""
         begun = time.monotonic()
         try:
             outcome = self._tried(row)
@@ -133,7 +133,7 @@ class Rehearsal:
         return Outcome(row, resolved=True, rehearsed=where)
 
     def _locks(self, plan: Plan) -> str:
-        """Return what stands against the closure of a plan; it is asked once."""
+        """Return the obstacle of the closure of a plan; it is asked once."""
         key = closure_of(plan)
         with self._one:
             known = self._locked.get(key)
@@ -159,9 +159,9 @@ class Rehearsal:
                 self._shelves.images[name] = self._bases.image(plan.base)
 
 
-def recorded(row: Row, compiled: str, known: Iterable[Trial]) -> Outcome | None:
+def recorded(row: Row, compiled: str, known: Iterable[LedgerEntry]) -> Outcome | None:
     """Return what entries have of a row as it is, and what was compiled of it now; None where they have nothing."""
-    content = content_of(row.facts, row.chosen, "rehearsed")
+    content = fingerprint(row.facts, row.chosen, "rehearsed")
     for entry in known:
         if (entry.name, entry.reach, entry.content) == (row.name, "rehearsed", content):
             bases = entry.how.partition("; ")[0].removeprefix("on ").split(", ")
@@ -188,7 +188,7 @@ def file_name(row: Row) -> str:
     return "-".join(filter(None, (row.name, row.release, row.python, row.kind)))
 
 
-def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
+def trials(outcomes: Sequence[Outcome]) -> Iterator[LedgerEntry]:
     """Yield what the ledger gets of the outcomes of one release, which differ in Python: what holds for all of them."""
     row = outcomes[0].row
     hows: list[tuple[Reach, dt.date, str]] = []
@@ -204,14 +204,14 @@ def trials(outcomes: Sequence[Outcome]) -> Iterator[Trial]:
         how = f"on {names}; stand-ins: {', '.join(stand_ins) or 'none'}"
         hows.append(("rehearsed", min(one.date for one in built), f"{how}; {compiled}" if compiled else how))
     for reach, date, how in hows:
-        content = content_of(row.facts, row.chosen, reach)
-        yield Trial(row.name, row.release, reach, content, date, how)
+        content = fingerprint(row.facts, row.chosen, reach)
+        yield LedgerEntry(row.name, row.release, reach, content, date, how)
 
 
 def entries_of_failed(outcomes: Sequence[Outcome]) -> Iterator[tuple[Reach, str]]:
     """Yield reach and content of the entries that a failure takes away."""
     for row in (outcome.row for outcome in outcomes if outcome.failed and outcome.row.plans):
-        yield from ((reach, content_of(row.facts, row.chosen, reach)) for reach in REHEARSALS)
+        yield from ((reach, fingerprint(row.facts, row.chosen, reach)) for reach in REHEARSALS)
 
 
 def _python(row: Row) -> str:
@@ -229,7 +229,7 @@ def _stood_in(outcome: Outcome) -> Iterator[str]:
         yield from (f"the archive of {source.name}" for source in layer.sources if source.name not in SDISTS)
 
 
-def told(outcome: Outcome) -> str:
+def row_line(outcome: Outcome) -> str:
     """Return an outcome as a line of the table."""
     row = outcome.row
     where = outcome.rehearsed or f"{count(len(row.plans), 'base')}"
@@ -292,7 +292,7 @@ def main(words: Sequence[str] | None = None) -> int:
         rehearsal = Rehearsal(program, bases, shelves, compiler, () if asked.again else read_ledger(LEDGER))
         for outcome in pool.map(rehearsal.row, rows(frozenset(asked.layer), catalogue)):
             outcomes.append(outcome)
-            print(told(outcome), flush=True)
+            print(row_line(outcome), flush=True)
             if asked.record:
                 same = [one for one in outcomes if one.row.same_release(outcome.row)]
                 record(trials(same), failed=entries_of_failed(same))

@@ -67,8 +67,8 @@ def page() -> Iterator[str]:
             if key != kind.number_key:
                 marks, of = _type(inner)
                 absent = "" if key in schema["required"] else "*"
-                said = cell(inner.get("description", "")).rstrip(".")
-                yield f"- `{key}{marks}{absent}`{of and f' {of}'}{said and f': {said}'}"
+                text = cell(inner.get("description", "")).rstrip(".")
+                yield f"- `{key}{marks}{absent}`{of and f' {of}'}{text and f': {text}'}"
 
 
 def _type(schema: dict[str, Any]) -> tuple[str, str]:

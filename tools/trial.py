@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from lumiimg.catalog.ledger import LEDGER, Trial
+from lumiimg.catalog.ledger import LEDGER, LedgerEntry
 from lumiimg.cluster.trial.model import ClaimOutcome, TrialReport
 from lumiimg.core.decode import DecodeError, decode_json
 from lumiimg.core.errors import BadInputError, LumiimgError
@@ -117,7 +117,7 @@ def _wrong(report: TrialReport) -> Iterator[str]:
             yield f"the row {row.id} is judged without two values"
 
 
-def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[Trial]:
+def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[LedgerEntry]:
     """Yield what is known to run: the rows of images whose all-reduce over nodes went over Slingshot, as predicted."""
     rows = {row.id: row for row in report.rows}
     for number, image in enumerate(report.images, 1):
@@ -128,7 +128,7 @@ def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[Trial]:
         how = f"{name}: all-reduce on {report.nodes} nodes over cxi"
         how += f", {speed.measured}" if speed is not None and speed.measured else ""
         for row in image.rows:
-            yield Trial(row.name, row.release, "run", row.content, day, how)
+            yield LedgerEntry(row.name, row.release, "run", row.content, day, how)
 
 
 def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, Any]]:
@@ -148,10 +148,10 @@ def _append(site: Path, facts: list[dict[str, Any]], report: TrialReport) -> Non
     facts = [fact for fact in facts if fact["text"] not in text]
     text = re.sub('^status = "documented"', 'status = "run"', text, count=1, flags=re.MULTILINE)
     if facts:
-        told = tomli_w.dumps({"driver": {"evidence": facts}})
+        evidence = tomli_w.dumps({"driver": {"evidence": facts}})
         write_text(
             site,
-            f"{text.rstrip()}\n\n# -- measured by trial {report.id} --\n\n{told.partition('[driver]')[2] or told}".rstrip()
+            f"{text.rstrip()}\n\n# -- measured by trial {report.id} --\n\n{evidence.partition('[driver]')[2] or evidence}".rstrip()
             + "\n",
         )
 

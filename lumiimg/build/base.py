@@ -42,7 +42,7 @@ def make_base(step: LayerBuild, target: Path, store: Store) -> None:
     Raises FailedError where that fails, MissingHereError where this machine lacks what it takes.
     """
     root = step.folder / "root"
-    if step.machine.makes_base(step.definition.sections.header.agent):
+    if step.machine.builds_base(step.definition.sections.header.agent):
         write_files(step, root, store)
     else:
         build_by_engine(step, root)

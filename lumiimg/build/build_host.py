@@ -22,8 +22,8 @@ from lumiimg.core.files import temporary_folder
 from lumiimg.core.findings import Severity
 from lumiimg.engine import engine as engines
 from lumiimg.engine import namespaces
-from lumiimg.engine.engine import Engine, EngineKind, clean_environment, engines_here
-from lumiimg.engine.failures import explain, telling_line
+from lumiimg.engine.engine import Engine, EngineKind, available_engines, clean_environment
+from lumiimg.engine.failures import explain, last_words
 from lumiimg.engine.process import Completed, run, which
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.resolve.bootstrap import debootstrap_at
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.fetch.store import Sources
 
 Way = Literal["overlay", "sandbox"]
-WAYS: tuple[Way, ...] = get_args(Way)
+STRATEGIES: tuple[Way, ...] = get_args(Way)
 """The quickest first."""
 CONTAINER = "a container"
 OWN_MOUNTS = "--mounts"
@@ -92,7 +92,7 @@ class ContainerTrial:
     engine: Engine
     """Without `--fakeroot` where it was seen to start containers only so."""
     trial: CapabilityTrial
-    own_processes: bool = True
+    has_pid_namespace: bool = True
     """False where it was seen to start none that has a /proc of its own."""
 
 
@@ -151,14 +151,14 @@ class BuildHost:
         return _of_run("user namespace with the user's ids", done)
 
     @property
-    def maps_ids(self) -> bool:
+    def has_subids(self) -> bool:
         """The same."""
         return self.ids.works
 
     @property
     def is_root(self) -> bool:
         """Whether a build can be root here in any way, as debootstrap wants it."""
-        return os.geteuid() == 0 or self.maps_ids
+        return os.geteuid() == 0 or self.has_subids
 
     def can_bootstrap(self, agent: str) -> bool:
         """Whether a base can come by such an agent here: debootstrap wants to be root."""
@@ -168,7 +168,7 @@ class BuildHost:
     def overlay(self) -> CapabilityTrial:
         """Whether the kernel mounts an overlay there, and a container starts on it, as layers are built."""
         name = "a container on an overlay in it"
-        if self.maps_ids and platform.machine() in _EXITS:
+        if self.has_subids and platform.machine() in _EXITS:
             try:
                 return _of_run(name, _start_on_overlay(self.environment))
             except FailedError:
@@ -194,7 +194,7 @@ class BuildHost:
     @cached_property
     def proot(self) -> Proot:
         """The proot that makes a script root; only where the kernel gives no ids is it sought beyond PATH."""
-        return find_proot(self.environment, None if self.maps_ids else self._sources)
+        return find_proot(self.environment, None if self.has_subids else self._sources)
 
     @cached_property
     def trials(self) -> tuple[CapabilityTrial, ...]:
@@ -209,7 +209,7 @@ class BuildHost:
         programs.append(CapabilityTrial("proot", self.proot.program is not None, self.proot.said))
         return (self.container.trial, self.ids, self.overlay, self.fuse, *programs)
 
-    def against(self, way: Way) -> list[str]:
+    def obstacles(self, way: Way) -> list[str]:
         """Return why a way to build does not work here."""
         wanted: dict[str, object] = {
             "no container starts here": self.container.trial.may_work,
@@ -217,7 +217,7 @@ class BuildHost:
         }
         if way == "overlay":
             wanted |= {
-                "no user namespace with the user's ids": self.maps_ids,
+                "no user namespace with the user's ids": self.has_subids,
                 "no container on an overlay in a user namespace": self.overlay.works,
                 "no FUSE": self.fuse.works,
                 "no squashfuse_ll": self.program("squashfuse_ll"),
@@ -227,11 +227,11 @@ class BuildHost:
     @property
     def builds(self) -> bool | None:
         """Whether images can be built; None where that is not known."""
-        if all(map(self.against, WAYS)):
+        if all(map(self.obstacles, STRATEGIES)):
             return False
         return True if self.container.trial.works else None
 
-    def choose_way(self, asked: Way | None) -> tuple[Way, str]:
+    def choose_strategy(self, asked: Way | None) -> tuple[Way, str]:
         """Return how layers are built here, and why.
 
         Raises MissingHereError for a way that is asked for and not to be had, and where no script can be run at all.
@@ -240,35 +240,35 @@ class BuildHost:
         if not container.may_work:
             what = f"{self.engine.name} cannot start a container here: {container.said}"
             raise MissingHereError(what, hint=container.remedy or None)
-        against_overlay = "" if asked else ", ".join(self.against("overlay"))
-        way: Way = asked or ("sandbox" if against_overlay else "overlay")
-        if faults := ", ".join(self.against(way)):
+        overlay_obstacles = "" if asked else ", ".join(self.obstacles("overlay"))
+        way: Way = asked or ("sandbox" if overlay_obstacles else "overlay")
+        if faults := ", ".join(self.obstacles(way)):
             what = f"--strategy {way}" if asked else "no image can be built here"
             raise MissingHereError(f"{what}: {faults}", hint="see `lumiimg doctor`")
         if asked is not None:
             return asked, "you asked for it"
-        return way, f"overlay: {against_overlay}" if against_overlay else "the fastest"
+        return way, f"overlay: {overlay_obstacles}" if overlay_obstacles else "the fastest"
 
-    def makes_base(self, agent: str) -> bool:
+    def builds_base(self, agent: str) -> bool:
         """Whether lumiimg itself makes bases by such an agent here; else the engine does.
 
         Without ids it unpacks images, and proot runs the script; debootstrap asks for more than proot does.
         """
-        if agent in _OWN_AGENTS and (self.maps_ids or (agent in _UNPACKED and self.proot.program is not None)):
+        if agent in _OWN_AGENTS and (self.has_subids or (agent in _UNPACKED and self.proot.program is not None)):
             return True
         kernels = EngineKind.NAMESPACES
         return kernels in (engine.kind for engine in self.engines) and self.engine.kind is kernels
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
         """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
-        own = [OWN_MOUNTS] if mount and self.maps_ids else []
-        has_to = own or (self.maps_ids and os.geteuid() != 0)
+        own = [OWN_MOUNTS] if mount and self.has_subids else []
+        has_to = own or (self.has_subids and os.geteuid() != 0)
         return [*namespaces.PROGRAM, "root", *own, *argv] if has_to else list(argv)
 
 
 def host_for_builds(environment: Mapping[str, str], sources: Sources | None = None) -> BuildHost:
     """Return this machine with the engines that builds choose from. Raises MissingHereError where there is none."""
-    return BuildHost(tuple(engines_here(environment)), environment, sources)
+    return BuildHost(tuple(available_engines(environment)), environment, sources)
 
 
 def program_of(name: str, path: str | None) -> Path | None:
@@ -292,8 +292,8 @@ def _version(program: Path | None, environment: Mapping[str, str]) -> str:
     if program is None:
         return ""
     # squashfuse says its version only with the usage of a wrong call
-    said = run([program, "-version"], env=dict(environment), timeout_s=_TRIAL_S).output
-    found = re.search(r"\d+\.\d+(\.\d+)?", said.partition("\n")[0])
+    output = run([program, "-version"], env=dict(environment), timeout_s=_TRIAL_S).output
+    found = re.search(r"\d+\.\d+(\.\d+)?", output.partition("\n")[0])
     return found[0] if found else f"{program}"
 
 
@@ -315,16 +315,16 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
     if first.ok:
         return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said="a program was run in one"))
     known = explain(first.output)
-    why = known.meaning if known else one_line(telling_line(first.output))[:200]
+    why = known.meaning if known else one_line(last_words(first.output))[:200]
     if not last.ok:
         return ContainerTrial(engine, _of_failure(last))
-    own_processes = "--pid" in last.argv
+    has_pid_namespace = "--pid" in last.argv
     if "--fakeroot" in first.argv and "--fakeroot" not in last.argv:
         is_sure = known is not None and known.id not in _PASSING  # layers that install packages do without, by proot
         trial = CapabilityTrial(CONTAINER, works=is_sure, said=f"only without --fakeroot: {why}", is_sure=is_sure)
-        return ContainerTrial(engine.without_fakeroot, trial, own_processes)
+        return ContainerTrial(engine.without_fakeroot, trial, has_pid_namespace)
     said = f"processes that a script leaves running cannot be stopped: {why}"
-    return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said=said), own_processes)
+    return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said=said), has_pid_namespace)
 
 
 def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: Path) -> list[Completed]:
@@ -333,7 +333,7 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
     done: list[Completed] = []
     for own, way in product((True, False), dict.fromkeys((engine, engine.without_fakeroot))):
         # in a container, /proc may not be mounted again
-        words = engines.script_words(way, root, ["/bin/sh"], own_processes=own)
+        words = engines.script_words(way, root, ["/bin/sh"], has_pid_namespace=own)
         done.append(run(words, env=engines.unpacking_in(scratch, way, environment), timeout_s=_TRIAL_S))
         if done[-1].ok:
             break
@@ -369,10 +369,10 @@ def _of_failure(done: Completed) -> CapabilityTrial:
     known = explain(done.output)
     if known is not None and known.id not in _PASSING:
         return CapabilityTrial(CONTAINER, works=False, said=known.meaning, remedy=known.remedy)
-    said = known.meaning if known else one_line(telling_line(done.output))[:200] or f"exit status {done.exit_code}"
-    return CapabilityTrial(CONTAINER, works=False, said="it took too long" if done.timed_out else said, is_sure=False)
+    why = known.meaning if known else one_line(last_words(done.output))[:200] or f"exit status {done.exit_code}"
+    return CapabilityTrial(CONTAINER, works=False, said="it took too long" if done.timed_out else why, is_sure=False)
 
 
 def _of_run(name: str, done: Completed) -> CapabilityTrial:
-    said = "" if done.ok else one_line(done.last_line)[:200]
-    return CapabilityTrial(name, done.ok, said, is_sure=not done.timed_out)
+    why = "" if done.ok else one_line(done.last_line)[:200]
+    return CapabilityTrial(name, done.ok, why, is_sure=not done.timed_out)

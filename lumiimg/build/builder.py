@@ -1,4 +1,4 @@
-"""Definition files to an image: one step a layer, each kept in a cache by its key, and put together at the end."""
+"""Definition files to an image: one step a layer, each stored in a cache by its key, joined at the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lumiimg.build.definition_files import write_definitions
 from lumiimg.build.keys import (
     BuildStep,
     cached_prefix,
+    compile_cache_key,
+    content_after,
     content_below,
-    content_with,
     image_number,
     is_by_engine,
-    kept_key,
     sources_of,
     steps_of,
 )
@@ -52,7 +52,7 @@ from lumiimg.host.image_manifest import (
 from lumiimg.image import ImageError, open_image, open_stack
 from lumiimg.image.sif import SifHeader, read_sif, sif_uuid, write_sif
 from lumiimg.inventory.components import Inventory
-from lumiimg.resolve.bootstrap import stamp
+from lumiimg.resolve.bootstrap import file_stamp
 from lumiimg.resolve.lock import LockedSource
 from lumiimg.resolve.lock_file import to_record
 
@@ -85,7 +85,7 @@ class ImageBuild:
     downloads: Store
     progress: Progress
     on_start: Callable[[str, BuildCost], object]
-    """Hears by which engine and way it is built, why that, and what it costs, before anything is written."""
+    """Called with engine, strategy, reason and cost before anything is written."""
     node: Snapshot | None
     """What the bind manifest of the image is made for."""
     strategy: Way | None = None
@@ -131,13 +131,13 @@ class BuildResult:
     built: BuiltImage
     plan: Lock | None = None
     """What it was built of; null where it was built again: the plan is the one in the image (`lumiimg show`)."""
-    beside: ImageDiff | None = None
+    diff: ImageDiff | None = None
     """The image that it was built again from; None: the same bytes."""
 
     @property
     def differences(self) -> tuple[FileDifference, ...] | None:
         """In which files it differs; null: the same bytes."""
-        return self.beside.files if self.beside is not None else None
+        return self.diff.files if self.diff is not None else None
 
 
 def build_image(plan: ImageBuild) -> BuiltImage:
@@ -178,7 +178,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
 
 def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEntry]) -> None:
     """Raise where a build would fail for want of a container, or of room for what is known of it."""
-    way, because = plan.machine.choose_way(plan.strategy) if len(there) < len(steps) else (None, "")
+    way, because = plan.machine.choose_strategy(plan.strategy) if len(there) < len(steps) else (None, "")
     cost = cost_of(
         plan.lock,
         plan.chain,
@@ -228,7 +228,7 @@ class Work:
     @cached_property
     def strategy(self) -> Overlay | Sandbox:
         """What builds layers, chosen when the first is not in the cache."""
-        self.way, _ = self.plan.machine.choose_way(self.plan.strategy)
+        self.way, _ = self.plan.machine.choose_strategy(self.plan.strategy)
         return Overlay() if self.way == "overlay" else Sandbox(self.scratch)
 
     def layers(self) -> list[Path]:
@@ -242,15 +242,15 @@ class Work:
         for number, step in enumerate(self.steps):
             clock = StageClock()
             entry = self.take(step.key(content))
-            is_kept = entry is not None
-            progress.step_started(step.name, None if is_kept else last_s.get(step.definition.layers))
+            is_cached = entry is not None
+            progress.step_started(step.name, None if is_cached else last_s.get(step.definition.layers))
             if entry is None:
-                entry = self.build(step, step.key(content), kept_key(self.steps, number, base), found)
+                entry = self.build(step, step.key(content), compile_cache_key(self.steps, number, base), found)
             else:
                 self.log.write(f"== {step.name}: kept from an earlier build, {entry.key}\n".encode())
-            self.done(clock.stage(step.name, entry.size_bytes, reused=is_kept))
+            self.done(clock.stage(step.name, entry.size_bytes, reused=is_cached))
             found.append(entry.data)
-            content = content_with(content, entry)
+            content = content_after(content, entry)
             # of two steps, a base is what both came to
             base = content if number and step.definition.parent is None else base or entry.sha256
         return found
@@ -273,7 +273,7 @@ class Work:
             self.done(clock.stage(DOWNLOADS, got, reused=False))
 
     def take(self, key: CacheKey) -> CacheEntry | None:
-        """Return the result of a key, if all of it is what it was, under a name that nobody removes meanwhile.
+        """Return the intact result of a key, under a name that nobody removes meanwhile.
 
         What is damaged is removed. Raises FailedError if it cannot be.
         """
@@ -281,14 +281,14 @@ class Work:
         if entry is None:
             return None
         held = self.cache.pin(entry, self.scratch / _TAKEN)
-        if held.is_whole:
+        if held.is_intact:
             return held
         self.plan.progress.notice(f"{', '.join(entry.layers)}: was damaged in the cache, and is removed")
         self.cache.remove(entry.key)
         held.data.unlink(missing_ok=True)
         return None
 
-    def build(self, step: BuildStep, key: CacheKey, kept: CacheKey, below: Sequence[Path]) -> CacheEntry:
+    def build(self, step: BuildStep, key: CacheKey, wheels_key: CacheKey, below: Sequence[Path]) -> CacheEntry:
         """Build one layer, or the base where nothing is below, and put it into the cache."""
         definition, start, strategy = step.definition, time.monotonic(), self.strategy
         layer, names = self.step(definition, step.inputs["environment"]), ", ".join(definition.layers)
@@ -303,7 +303,7 @@ class Work:
                 if not below:
                     make_base(layer, target, self.plan.downloads)
                 else:
-                    compiled = keeping(self.cache, kept, layer, progress.notice)
+                    compiled = keeping(self.cache, wheels_key, layer, progress.notice)
                     with compiled if self.plan.keeps_compiled else nullcontext():
                         strategy.layer(layer, below, target)
             if note := require_gpu_code(names, definition.gpus, target, of_wheels=definition.gpu_of_wheels):
@@ -321,9 +321,9 @@ class Work:
         return LayerBuild(plan.machine, environment, definition, folder, self.log, plan.progress.line, exports)
 
     def refuse_changed_base(self) -> None:
-        """Raise FailedError where the base is another now: what was built on it would be kept under its old name."""
+        """Raise FailedError where the base is another now: what was built on it would be stored under its old name."""
         origin = self.plan.chain[0].origin
-        if origin and stamp(origin) != self.steps[0].inputs["origin"]:
+        if origin and file_stamp(origin) != self.steps[0].inputs["origin"]:
             raise FailedError("was changed while the image was built on it", where=str(origin), hint="build again")
 
     def image(self, layers: Sequence[Path], number: str, permissions: int) -> None:
@@ -354,8 +354,8 @@ class Work:
                 documents[MANIFEST] = to_text(make_manifest(image, plan.node)).encode()
                 labels[MANIFEST_LABEL] = MANIFEST_PATH
             write_folder(root, carried_files(plan.lock), documents)
-            said = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
-            write_metadata(root, image.root, said, labels)
+            own_chain = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
+            write_metadata(root, image.root, own_chain, labels)
             if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
                 step.run_helper("hide", root, Path(FOLDER), *layers)
         step.squash(root, target)

@@ -1,4 +1,4 @@
-"""Results of layers, kept by what they were made of.
+"""Results of layers, stored by what they were made of.
 
     layers/<key>/key.json     what the key is made of, for people who ask why it missed
                  entry.json   size, digest, what it cost
@@ -7,7 +7,7 @@
 
 A key has the content of what is below. Entries are folders that appear by one rename: a reader sees all of one or
 nothing, also on file systems without locks (NFS, Lustre without flock). What a crash has cut short is found by its
-digest, which is read before an entry is used. Two builds of one layer do its work twice, and one result is kept.
+digest, which is read before an entry is used. Two builds of one layer do its work twice, and one result is stored.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CacheEntry:
     key: _Sha256
     """Of all that it was made from, sha256 in hexadecimal."""
     data: Path
-    """Where what it changed is kept."""
+    """What the layer changed, as a file."""
     sha256: _Sha256
     """Of its data: what the keys of layers above are made of."""
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
@@ -85,7 +85,7 @@ class CacheEntry:
         return self.data.with_name("entry.json").stat().st_mtime_ns
 
     @property
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether its data is what it was, to the byte; False too where it has just been removed."""
         try:
             return file_sha256(self.data) == self.sha256
@@ -174,7 +174,7 @@ class LayerCache:
     ) -> CacheEntry:
         """Move a result into the cache, and return it, or the one that another build was quicker with.
 
-        When all of it is written, it takes the place of one that is damaged, or with `replaces` of any. Raises
+        When complete, it replaces a damaged entry, or with `replaces` any. Raises
         FailedError if the cache cannot be written.
         """
         folder, target = data.parent / f"entry-{key.digest[:12]}", self._layers / key.digest
@@ -256,12 +256,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CacheContent:
-    """What is in the cache."""
+    """The entries of the cache, and their sizes."""
 
     cache: Path
     """The folder."""
     entries: tuple[CacheEntry, ...]
-    """Layers that are kept."""
+    """Results of layers."""
     unpacked: tuple[UnpackedLayer, ...]
     """Layers of OCI images, unpacked."""
     images: tuple[FetchedImage, ...]
@@ -269,14 +269,14 @@ class CacheContent:
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is in it."""
-        kept: tuple[CacheEntry | UnpackedLayer | FetchedImage, ...] = (*self.entries, *self.unpacked, *self.images)
-        return sum(one.size_bytes for one in kept)
+        """Sum of all entries."""
+        old: tuple[CacheEntry | UnpackedLayer | FetchedImage, ...] = (*self.entries, *self.unpacked, *self.images)
+        return sum(one.size_bytes for one in old)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRemoved:
-    """What was removed from the cache."""
+    """What `cache prune` removed."""
 
     removed: tuple[str, ...]
     """Keys of layers."""
@@ -290,10 +290,10 @@ class CacheRemoved:
 
 @dataclass(frozen=True, slots=True)
 class CacheFault:
-    """One."""
+    """An entry whose data is not what it was."""
 
     key: str
-    """Of the entry."""
+    """Key of the entry."""
     fault: str
     """What is wrong."""
 
@@ -313,8 +313,8 @@ class CacheVerified:
         return ExitCode.NO if self.faults else ExitCode.GOOD
 
 
-def content_of(cache: LayerCache) -> CacheContent:
-    """Return what is in a cache."""
+def cache_content(cache: LayerCache) -> CacheContent:
+    """Return the entries, unpacked layers and images of a cache with their sizes."""
     root = cache.root
     return CacheContent(root, tuple(cache.entries()), tuple(unpacked_layers(root)), tuple(fetched_images(root)))
 
@@ -331,31 +331,31 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
         entry = cache.read(key)
         if entry is None:
             yield CacheFault(key, "cannot be read, or its size has changed")
-        elif not entry.is_whole:
+        elif not entry.is_intact:
             yield CacheFault(key, "its content has changed")
         elif CacheKey(cache.key_of(entry)).digest != key:
             yield CacheFault(key, "does not match its name")
     for layer in unpacked_layers(cache.root):
-        if not layer.is_whole:
+        if not layer.is_intact:
             yield CacheFault(layer.key, "the content of a layer of an OCI image has changed")
     for image in fetched_images(cache.root):
-        if not image.is_whole:
+        if not image.is_intact:
             yield CacheFault(image.key, "the content of an image has changed")
 
 
 def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     """Remove what is damaged, then the longest unused until `keep_bytes` are left.
 
-    What a newer lumiimg has kept stays. Raises FailedError at the end if something cannot be removed.
+    What a newer lumiimg has stored stays. Raises FailedError at the end if something cannot be removed.
     """
     unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
     images = {image.key: image for image in fetched_images(cache.root)}
     others: dict[str, UnpackedLayer | FetchedImage] = {**unpacked, **images}
-    kept = {**{entry.key: entry for entry in cache.entries()}, **others}
-    damaged = {*cache.names()}.difference(kept, cache.newer())
-    damaged |= {key for key, one in others.items() if not one.is_whole}
-    left, refused, gone = sum(one.size_bytes for one in kept.values()), None, dict[str, int]()
-    for key in (*sorted(damaged), *sorted(kept.keys() - damaged, key=lambda key: (kept[key].used_ns, key))):
+    old = {**{entry.key: entry for entry in cache.entries()}, **others}
+    damaged = {*cache.names()}.difference(old, cache.newer())
+    damaged |= {key for key, one in others.items() if not one.is_intact}
+    left, refused, gone = sum(one.size_bytes for one in old.values()), None, dict[str, int]()
+    for key in (*sorted(damaged), *sorted(old.keys() - damaged, key=lambda key: (old[key].used_ns, key))):
         if key not in damaged and (keep_bytes is None or left <= keep_bytes):
             break
         try:
@@ -366,7 +366,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
         except FailedError as error:  # the others can go
             refused = error
             continue
-        gone[key] = kept[key].size_bytes if key in kept else 0
+        gone[key] = old[key].size_bytes if key in old else 0
         left -= gone[key]
     cache.sweep()
     if refused is not None:

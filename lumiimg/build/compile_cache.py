@@ -27,18 +27,18 @@ UNREADABLE = (OSError, ValueError, RecursionError, tarfile.TarError)
 
 @contextmanager
 def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Callable[[str], None]) -> Iterator[None]:
-    """Put where the script of a layer finds it what it kept when it ran before, on whatever stack.
+    """Unpack the compile cache of earlier runs where the script of a layer finds it.
 
-    What is there afterwards is kept for the next run, also where the layer failed: that a script took out is gone.
+    What is there afterwards is stored for the next run, also where the layer failed.
     Where the script did not come to its end, or the folder is gone, nothing changes.
     """
-    folder, layers = layer.kept, layer.definition.layers
+    folder, layers = layer.compile_cache, layer.definition.layers
     names = ", ".join(layers)
     if (entry := cache.find(key)) is not None:
         try:
-            if not entry.is_whole:
+            if not entry.is_intact:
                 raise tarfile.ReadError("it is damaged")
-            unpack_kept(entry.data, folder)
+            unpack_files(entry.data, folder)
             on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
         except UNREADABLE as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -51,18 +51,18 @@ def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Call
         try:
             if layer.has_ended and os.path.lexists(folder):
                 with cache.building() as scratch:
-                    kept = scratch / "data.tar"
-                    if not pack_kept(folder, kept):
+                    packed = scratch / "data.tar"
+                    if not pack_files(folder, packed):
                         cache.remove(key.digest)
-                    elif entry is None or file_sha256(kept) != entry.sha256:
+                    elif entry is None or file_sha256(packed) != entry.sha256:
                         of = tuple(f"{name} (compiled)" for name in layers)
-                        cache.store(key, kept, layers=of, seconds=0.0, replaces=True)
+                        cache.store(key, packed, layers=of, seconds=0.0, replaces=True)
         except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may lie too deep
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
 
-def kept_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:
-    """Yield the files that a script keeps, with their names: plain files, and nothing that an overlay noted down.
+def plain_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:
+    """Yield the plain files below a folder with their names, nothing that an overlay noted down.
 
     `folder` and the one above it were the script's to write into: it may have put links there, and no link is followed.
     Raises OSError.
@@ -82,18 +82,18 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def pack_kept(folder: Path, target: Path) -> int:
-    """Write kept files into one, the same ones as the same bytes; return how many they are. Raises OSError."""
+def pack_files(folder: Path, target: Path) -> int:
+    """Pack the files of a folder into one, always to the same bytes; return their number. Raises OSError."""
     with tarfile.open(target, "w") as archive:
-        for name, file in kept_files(folder):
+        for name, file in plain_files(folder):
             member = tarfile.TarInfo(name)
             member.size = os.fstat(file.fileno()).st_size
             archive.addfile(member, file)
         return len(archive.getmembers())
 
 
-def unpack_kept(source: Path, folder: Path) -> None:
-    """Write kept files into a new folder, nothing outside of it, and no more than the archive has itself.
+def unpack_files(source: Path, folder: Path) -> None:
+    """Unpack the files into a new folder, nothing outside of it, and no more than the archive has itself.
 
     Raises what is in `UNREADABLE`: who shares the cache may have written the archive.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lumiimg.build.cache import CacheEntry, LayerCache
-from lumiimg.build.keys import content_below, content_with, steps_of
+from lumiimg.build.keys import content_after, content_below, steps_of
 from lumiimg.build.merge import can_merge
 from lumiimg.catalog.ledger import trials_of
 from lumiimg.core.errors import FailedError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lumiimg.build.keys import BuildStep
-    from lumiimg.catalog.ledger import Trial
+    from lumiimg.catalog.ledger import LedgerEntry
     from lumiimg.definition.definition import Definition
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
     from lumiimg.resolve.plan import Plan
@@ -190,12 +190,12 @@ def cost_of(
     needed_bytes = _UNPACKED * (sum(unpacked) if unpacks_all else max(unpacked, default=0)) + _LEAST_BYTES
     if base.origin is not None and base.origin.is_file() and not _is_below(base) and not unpacks_all:
         needed_bytes += _UNPACKED * base.origin.stat().st_size
-    kept_bytes = (_sum(part.new_bytes for part in parts) or 0) + (_sum(part.download_bytes for part in parts) or 0)
+    in_cache_bytes = (_sum(part.new_bytes for part in parts) or 0) + (_sum(part.download_bytes for part in parts) or 0)
     # a script of a base takes away what debootstrap leaves: of a base that is made, less may be in the image
     woven = [part.size_bytes for part in (parts if parts[0].known_by == "file" else parts[1:])]
     in_tmpdir = scratch == temporary
     places = (
-        PlaceNeed("cache", room_at(cache), kept_bytes + (0 if in_tmpdir else needed_bytes)),
+        PlaceNeed("cache", room_at(cache), in_cache_bytes + (0 if in_tmpdir else needed_bytes)),
         PlaceNeed("output", room_at(output.absolute().parent), _sum(woven) or 0),
         PlaceNeed("TMPDIR", room_at(temporary), needed_bytes if in_tmpdir else 0),
     )
@@ -215,7 +215,7 @@ def measured(lock: Lock, chain: Sequence[Definition], cache: Path) -> Iterator[t
     where all of them are there, bytes of the result, seconds. For the ledger.
     """
     layers = LayerCache(cache)
-    for layer, result in zip(lock.stack, _kept(steps_of(chain), len(chain), layers), strict=False):
+    for layer, result in zip(lock.stack, _cached_results(steps_of(chain), len(chain), layers), strict=False):
         files = [_source_file(one, cache) for one in (*layer.sources, *layer.wheels)]
         is_fetched = layer is not lock.base and all(file.is_file() for file in files)
         fetched = sum(file.stat().st_size for file in files) if is_fetched else None
@@ -225,7 +225,7 @@ def measured(lock: Lock, chain: Sequence[Definition], cache: Path) -> Iterator[t
 def _parts(
     lock: Lock, chain: Sequence[Definition], cache: LayerCache, steps: Sequence[BuildStep]
 ) -> Iterator[PartCost]:
-    there, before = _kept(steps, len(chain), cache), _before(steps, len(chain), cache)
+    there, before = _cached_results(steps, len(chain), cache), _before(steps, len(chain), cache)
     for at, layer in enumerate(lock.stack):
         download = _download(lock, layer, cache.root)
         trial = next((one for one in _recorded(layer) if one.size_bytes is not None), None)
@@ -243,7 +243,7 @@ def _parts(
             yield PartCost(layer.title, "nothing", download, None, None)
 
 
-def _kept(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> list[_Result]:
+def _cached_results(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> list[_Result]:
     """Return the results of the lowest base and layers, of a chain of such a length, that are in the cache.
 
     Steps of no machine are compared by all else that keys say.
@@ -257,7 +257,7 @@ def _kept(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> list[_R
         if entry is None:
             break
         found.append(entry)
-        content = content_with(content, entry)
+        content = content_after(content, entry)
     first = len(steps) - length + 1  # where lumiimg makes the files of the base, these are a step of their own
     groups = [found[:first], *([one] for one in found[first:])] if len(found) >= first else []
     return [_result(group) for group in groups]
@@ -309,7 +309,7 @@ def _source_file(source: LockedSource, cache: Path) -> Path:
     return cache / "sources" / f"{source.sha256}"
 
 
-def _recorded(layer: LockedLayer) -> Iterator[Trial]:
+def _recorded(layer: LockedLayer) -> Iterator[LedgerEntry]:
     """Yield what the ledger has of a base or layer; of one from other sources than it knows, nothing."""
     if not layer.others:
         yield from trials_of(layer.layer, layer.release)

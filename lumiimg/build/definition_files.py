@@ -80,7 +80,7 @@ def _command(definition: Definition, image: str) -> str:
 def write_with_sources(
     definitions: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
 ) -> WrittenDefinitions:
-    """Write definitions, with what they need beside them, and a script that gets sources that cannot be had from here.
+    """Write definitions with their files, and a script that fetches sources that cannot be fetched here.
 
     Nothing is written before every other source is there. Raises FailedError for one that is refused, or is another
     than its digest says; as `write_definitions`.
@@ -102,7 +102,7 @@ def write_docker_context(
     own = f"{IN_IMAGE}/{FOLDER}"
     carried = [StagedFile(f"{own}/{path}", origin) for path, origin in carried_files(lock).items()]
     texts = {**context.scripts, f"{own}/{PLAN_OF_DOCKERFILE}": to_record(lock).decode(), DOCKERFILE: context.text}
-    _refuse_others(folder, {*texts, *(file.path for file in (*context.files, *carried))})
+    _refuse_foreign_files(folder, {*texts, *(file.path for file in (*context.files, *carried))})
     archives = _archives(chain, store, on_line)
     write_files((*context.files, *carried), folder, archives)
     for path, text in texts.items():
@@ -111,7 +111,7 @@ def write_docker_context(
     return WrittenDefinitions(folder, (), folder / DOCKERFILE, _write_fetch(context.files, folder, archives))
 
 
-def _refuse_others(folder: Path, ours: Collection[str]) -> None:
+def _refuse_foreign_files(folder: Path, ours: Collection[str]) -> None:
     """Raise BadInputError for what would come into an image, or before its scripts, beside what is written for it."""
     for top in (folder / IN_IMAGE, folder / "files"):
         for path in (top, *top.rglob("*")):

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumiimg.build.build_host import CONTAINER, WAYS, BuildHost, CapabilityTrial, program_of
+from lumiimg.build.build_host import CONTAINER, STRATEGIES, BuildHost, CapabilityTrial, program_of
 from lumiimg.build.proot import built_elsewhere
 from lumiimg.core.errors import ExitCode, MissingHereError
 from lumiimg.core.files import temporary_folder, unused
 from lumiimg.core.findings import Advice
-from lumiimg.engine.engine import Engine, engines_here
+from lumiimg.engine.engine import Engine, available_engines
 from lumiimg.engine.namespaces.processes import own_ranges
 from lumiimg.engine.room import FreeSpace, room_at
 from lumiimg.resolve.bootstrap import debootstrap_at
@@ -54,7 +54,7 @@ class DoctorResult:
     @property
     def strategies(self) -> Mapping[str, Sequence[str]]:
         """Why each way to build does not work; empty: it works. The quickest first."""
-        return {way: self.machine.against(way) for way in WAYS}
+        return {way: self.machine.obstacles(way) for way in STRATEGIES}
 
     @property
     def exit_code(self) -> ExitCode:
@@ -66,25 +66,25 @@ class DoctorResult:
         """The answer, and in which ways."""
         if self.machine.builds is None:
             return "it is not known whether builds work here: no container was seen to start"
-        usable = ", ".join(way for way, against in self.strategies.items() if not against)
+        usable = ", ".join(way for way, obstacles in self.strategies.items() if not obstacles)
         return f"builds work here with {usable}" if usable else NO_WAY
 
 
 def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: Sources) -> DoctorResult:
     """Try all that builds may need.
 
-    `engines` are those that LUMIIMG_ENGINE allows; of another, only whether it starts a container is said.
+    `engines` are those that LUMIIMG_ENGINE allows; of others, only whether they start a container is reported.
     """
     machine, others, cache = BuildHost(engines, environment, sources), list[Engine](), sources.cache
     with suppress(MissingHereError):
-        others = [*engines_here({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
+        others = [*available_engines({name: value for name, value in environment.items() if name != "LUMIIMG_ENGINE"})]
     trials, is_other_better = [*machine.trials], False
     for engine in dict.fromkeys((*engines, *others)):
         if (by := machine.container_by(engine)) is not machine.container:
             is_other_better |= engine not in engines and bool(by.trial.works) and not machine.builds
             note = "; `check` tries it anyway, as jobs do" if engine == engines[0] else ""
-            name, said = f"{CONTAINER} by {engine.name}", f"{by.trial.said}{note}"
-            trials.append(CapabilityTrial(name, by.trial.works, said))
+            name, result = f"{CONTAINER} by {engine.name}", f"{by.trial.said}{note}"
+            trials.append(CapabilityTrial(name, by.trial.works, result))
     rooms = room_at(cache), room_at(temporary_folder())
     advice = _UNSET if is_other_better else next_step(machine, environment)
     return DoctorResult(machine, tuple(trials), cache, rooms, advice)
@@ -98,7 +98,7 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
     if machine is None and environment.get("LUMIIMG_ENGINE"):
         return _UNSET
     path = environment.get("PATH")
-    builds, maps_ids = machine is not None and machine.builds, machine is not None and machine.maps_ids
+    builds, has_subids = machine is not None and machine.builds, machine is not None and machine.has_subids
     has_proot = machine is not None and machine.proot.program is not None
     # users of a cluster are not root, and its images come from registries
     is_cluster = "MODULEPATH" in environment
@@ -106,10 +106,10 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
     if builds and (debootstrap_at(path) if is_root else has_proot and not is_cluster):
         return Advice(next=f"lumiimg build --recipe demo -o {unused('demo.sif')}")
     if is_cluster and builds:
-        if maps_ids or has_proot:
+        if has_subids or has_proot:
             return Advice(next=f"lumiimg build {_REQUEST} -o {unused('image.sif')}")
         return Advice(next=built_elsewhere(_REQUEST, environment), where="on another machine")
-    command = "" if is_cluster else _installation(path) or ("" if maps_ids else _ids(path))
+    command = "" if is_cluster else _installation(path) or ("" if has_subids else _ids(path))
     if not command:
         return Advice(next="lumiimg build --recipe demo --definitions defs", where="for another machine")
     if os.geteuid() == 0:

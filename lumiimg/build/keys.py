@@ -17,7 +17,7 @@ from lumiimg.core.files import file_sha256
 from lumiimg.definition.definition import VERSION_LABEL, Definition, Sections, export
 from lumiimg.image import ImageError
 from lumiimg.image.sif import read_sif
-from lumiimg.resolve.bootstrap import stamp
+from lumiimg.resolve.bootstrap import file_stamp
 from lumiimg.resolve.lock import LockedSource
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lumiimg.build.build_host import BuildHost
 
 _LAYER_FORMAT = "lumiimg-layer-14"
-_KEPT_FORMAT = "lumiimg-kept-3"
+_COMPILE_CACHE_FORMAT = "lumiimg-kept-3"
 _BOOTSTRAP = "00-bootstrap"
 """The name of the first step, where a base is made in two."""
 NOT_YET = "not known before the layers below are built"
@@ -47,7 +47,7 @@ class BuildStep:
         return self.definition.name
 
     def key(self, content: str) -> CacheKey:
-        """Return the key of its result over such a content (`content_with`); over nothing for a base.
+        """Return the key of its result over such a content (`content_after`); over nothing for a base.
 
         Where a layer below is built again and comes to the same bytes, the key is the same.
         """
@@ -77,7 +77,7 @@ def steps_of(chain: Sequence[Definition], machine: BuildHost | None = None) -> t
 
 def is_by_engine(base: Definition, machine: BuildHost | None) -> bool:
     """Whether the engine builds a base, which then has what the definition says of it."""
-    return machine is not None and not content_below(base) and not machine.makes_base(base.sections.header.agent)
+    return machine is not None and not content_below(base) and not machine.builds_base(base.sections.header.agent)
 
 
 def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildHost | None) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
     made_by = {}
     if machine is not None:
         made_by["engine"] = machine.kind.value
-        made_by["owners"] = "kept" if machine.maps_ids else "lost"
+        made_by["owners"] = "kept" if machine.has_subids else "lost"
         made_by["mksquashfs"] = machine.mksquashfs_version  # another packs the same files into other bytes
         if definition.parent is None:  # Apptainer, where it makes a base, gives the files of a registry's image to root
             made_by["base"] = machine.kind.value if is_by_engine(definition, machine) else "lumiimg"
@@ -106,7 +106,7 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
             file.path: f"{file.origin.sha256}" if isinstance(file.origin, LockedSource) else file_sha256(file.origin)
             for file in definition.files
         },
-        **({"origin": stamp(definition.origin)} if definition.origin else {}),
+        **({"origin": file_stamp(definition.origin)} if definition.origin else {}),
         # without TLS anybody on the way may have put in another base
         **({"plain_http": True} if definition.plain_http else {}),
     }
@@ -126,7 +126,7 @@ def content_below(first: Definition) -> str:
 
     It is that of this machine's file: a copy of it, elsewhere, is another. Raises BadInputError if it cannot be read.
     """
-    return stamp(first.origin) if first.origin is not None and _can_be_below(first.origin) else ""
+    return file_stamp(first.origin) if first.origin is not None and _can_be_below(first.origin) else ""
 
 
 def _can_be_below(image: Path) -> bool:
@@ -139,7 +139,7 @@ def _can_be_below(image: Path) -> bool:
     return not found.overlays()
 
 
-def content_with(content: str, entry: CacheEntry) -> str:
+def content_after(content: str, entry: CacheEntry) -> str:
     """Return the content of what is below the next layer; `content` is that of what is below this one."""
     return hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
 
@@ -156,7 +156,7 @@ def cached_prefix(steps: Sequence[BuildStep], find: Callable[[CacheKey], CacheEn
         if entry is None:
             break
         found.append(entry)
-        content = content_with(content, entry)
+        content = content_after(content, entry)
     return found
 
 
@@ -168,7 +168,7 @@ def sources_of(definition: Definition) -> list[LockedSource]:
 # -- of what scripts compile, and of images --
 
 
-def kept_key(steps: Sequence[BuildStep], at: int, base: str) -> CacheKey:
+def compile_cache_key(steps: Sequence[BuildStep], at: int, base: str) -> CacheKey:
     """Return the key of what a layer's script keeps between builds, its compiled wheels.
 
     It is made of the layer, of those below that it needs, of what the base came to (`base`: its digest), and of the
@@ -182,7 +182,7 @@ def kept_key(steps: Sequence[BuildStep], at: int, base: str) -> CacheKey:
     variables = [variable for step in steps[:at] for variable in step.definition.sections.environment]
     return CacheKey(
         {
-            "format": _KEPT_FORMAT,
+            "format": _COMPILE_CACHE_FORMAT,
             "layer": own(steps[at]),
             "needs": [own(step) for step in steps[:at] if step.name in steps[at].definition.needs],
             "base": base,
@@ -267,7 +267,7 @@ def why_rebuilt(layer: str, steps: Sequence[BuildStep], cache: LayerCache) -> Ca
         return lookup
     content = content_below(steps[0].definition)
     for entry in found:
-        content = content_with(content, entry)
+        content = content_after(content, entry)
     wanted = step.key(content if len(found) == len(lower) else NOT_YET).parts
     others = [(differences(cache.key_of(entry), wanted), entry) for entry in cache.entries() if entry.layers == layers]
     if not others:

@@ -21,7 +21,7 @@ from lumiimg.definition.writer import CLEAN
 from lumiimg.engine import engine as engines
 from lumiimg.engine.binds import BindSpec
 from lumiimg.engine.engine import PACKED
-from lumiimg.engine.failures import explain, telling_line
+from lumiimg.engine.failures import explain, last_words
 from lumiimg.engine.process import Completed, run
 from lumiimg.engine.workspace import MOVE_CACHE, MOVE_OUTPUT, full_folder, named_folder, no_room, scratch_folder
 from lumiimg.gpu import GpuCodeError, GpuFit, node_gpu
@@ -54,7 +54,7 @@ _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 _NO_SPACE = "no-space"
 """What failures.toml calls it, and a quota."""
-_SAID_FULL = re.compile(rf"{_DISK_FULL}|Disk quota exceeded", re.IGNORECASE)
+_DISK_FULL_MESSAGE = re.compile(rf"{_DISK_FULL}|Disk quota exceeded", re.IGNORECASE)
 _IN_TMPDIR = re.compile(r"(?<![\w/])(?:/var)?/tmp/")
 """A file that a script has in TMPDIR (`binds`)."""
 _BASH_SAYS = re.compile(rf"\S*/{re.escape(_SCRIPT)}: line (\d{{1,9}})(?=: )")
@@ -76,7 +76,7 @@ class LayerBuild:
     folder: Path
     """Its own; the files that its script gets are in it. What it holds is removed when the layer is done."""
     log: IO[bytes]
-    tell: Callable[[str], None]
+    on_notice: Callable[[str], None]
     exports: str = ""
     """Commands by which the layers below set variables, which are not in the image before that is whole."""
     running: str = ""
@@ -96,12 +96,12 @@ class LayerBuild:
 
     @property
     def test_folder(self) -> Path:
-        """What the test has there."""
+        """Folder of the layer's test."""
         return self.folder / "test"
 
     @property
-    def kept(self) -> Path:
-        """What the layer's script keeps between builds (`KEPT`): from an earlier one, then from this."""
+    def compile_cache(self) -> Path:
+        """Folder that the layer's script has again in the next build (`KEPT`)."""
         return self.work / self.definition.layers[0] / "kept"
 
     @property
@@ -124,9 +124,9 @@ class LayerBuild:
         """
         if self.full is None and shutil.disk_usage(self.folder).free < _FULL_BYTES:
             self.full = self.folder
-        elif _SAID_FULL.search(text):
+        elif _DISK_FULL_MESSAGE.search(text):
             self._see_tmpdir(text)
-        self.tell(redact(text))
+        self.on_notice(redact(text))
 
     def _see_tmpdir(self, text: str) -> None:
         """Note that TMPDIR is full, where it is, or a line of a full disk names a file in it."""
@@ -137,7 +137,7 @@ class LayerBuild:
     def say(self, text: str) -> None:
         """Pass on what lumiimg itself does, and write it into the log."""
         self.log.write(f"{text}\n".encode())
-        self.tell(text)
+        self.on_notice(text)
 
     def script(self, place: str, *, sourced: Sequence[str] = ()) -> list[str]:
         """Write what runs the script of the layer, which finds its files at `place`; return how it is called.
@@ -172,7 +172,7 @@ class LayerBuild:
         """Yield what a script has of this machine: its files to read, the rest to write into, and a /tmp of its own.
 
         `shown`: what it has at `place`, `work` or `test_folder`.
-        It sees the hosts of this machine and may add to them: in an engine's own build, that is not kept either.
+        It sees the hosts of this machine and may add to them: an engine's own build does not preserve them either.
         """
         found = [BindSpec(f"{shown}", place)]
         layer = self.definition.layers[0]
@@ -207,10 +207,10 @@ class LayerBuild:
         `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
         """
         engine = self.machine.engine if within is None else engines.of_kernel()
-        own = self.machine.container.own_processes
+        own = self.machine.container.has_pid_namespace
         argv, shown = (self.test(place), self.test_folder) if is_test else (self.script(place), self.work)
         with self.binds(place, shown) as binds:
-            words = engines.script_words(engine, root, argv, binds=binds, writable=writable, own_processes=own)
+            words = engines.script_words(engine, root, argv, binds=binds, writable=writable, has_pid_namespace=own)
             environment = engines.unpacking_in(self.scratch, engine, self.environment)
             done = run(within(words) if within else words, env=environment, log=self.log, on_line=self.on_line)
             self.check(done)  # while what it left in TMPDIR is there
@@ -238,7 +238,7 @@ class LayerBuild:
         Compressed layers become tars beside it, not in TMPDIR, which on a login node is memory. Raises FailedError,
         also before a disk would be full.
         """
-        how = [*(() if self.machine.maps_ids else ("as-user",)), *(("but-own",) if keeps_own else ())]
+        how = [*(() if self.machine.has_subids else ("as-user",)), *(("but-own",) if keeps_own else ())]
         with scratch_folder(self.folder, "tars-") as tars:
             require_room(image, root, lambda: tars)
             self.run_helper("unpack", root, image, tars, *how)
@@ -252,7 +252,7 @@ class LayerBuild:
     def squash(self, folder: Path, target: Path, offset: int = 0) -> None:
         """Write a folder as a squashfs into `target`, `offset` bytes behind its beginning. Raises as `pack`."""
         options = ["-offset", str(offset)] if offset else []
-        options += [] if self.machine.maps_ids else ["-all-root"]
+        options += [] if self.machine.has_subids else ["-all-root"]
         # engines mount their own /dev over it, and leave what an image has there out of a SIF
         options += ["-wildcards", "-e", "dev/*"]
         pack(self.machine.mksquashfs, folder, target, *options, within=self.as_root, elsewhere=MOVE_CACHE)
@@ -276,17 +276,17 @@ class LayerBuild:
         output = _STOP.sub("", completed.output)
         known = explain(output)
         if known and known.id == _NO_SPACE:
-            self._see_tmpdir(telling_line(output))
+            self._see_tmpdir(last_words(output))
         if self.full is not None:
             raise no_room(self.full, f"{self.name}: the disk or the quota is full; the whole log: {self.log.name}")
         if known and known.id == _NO_SPACE:
             known = replace(known, meaning=f"{known.meaning}, that of the cache or of TMPDIR, {temporary_folder()}")
-        said = one_line(_BASH_SAYS.sub(lambda hit: self._own_line(int(hit[1])), telling_line(output)))[:300]
-        what = f"the build stopped at: {said or f'exit status {completed.exit_code}'}"
+        last_line = one_line(_BASH_SAYS.sub(lambda hit: self._own_line(int(hit[1])), last_words(output)))[:300]
+        what = f"the build stopped at: {last_line or f'exit status {completed.exit_code}'}"
         if known:
             what = known.meaning
         elif stops := [*_STOP.finditer(completed.output)]:
-            what = self._stop(stops[-1]) + (f"; the last line it printed: {said}" if said else "")
+            what = self._stop(stops[-1]) + (f"; the last line it printed: {last_line}" if last_line else "")
         log = f"the whole log: {self.log.name}"
         raise FailedError(f"{self.name}: {what}", hint=f"{known.remedy}; {log}" if known else log)
 

@@ -70,12 +70,12 @@ def write_config(root: Path, config: Mapping[str, object]) -> None:
 
     Raises DecodeError for a config of other types than it is to have.
     """
-    said = decode(config, _RunConfig, where="the config of the image")
-    exports = "".join(map(_export, _utf8(said.env)))
+    settings = decode(config, _RunConfig, where="the config of the image")
+    exports = "".join(map(_export, _utf8(settings.env)))
     texts = {
-        "runscript": (_runscript(_utf8(said.entrypoint), _utf8(said.cmd)), 0o755),
+        "runscript": (_runscript(_utf8(settings.entrypoint), _utf8(settings.cmd)), 0o755),
         "env/10-docker2singularity.sh": (f"#!/bin/sh\n{exports}", 0o755),
-        "labels.json": (_json({name: value or "" for name, value in (said.labels or {}).items()}), 0o644),
+        "labels.json": (_json({name: value or "" for name, value in (settings.labels or {}).items()}), 0o644),
     }
     for name, (text, permissions) in texts.items():
         target = root / OWN[1:] / name
@@ -87,7 +87,7 @@ def write_config(root: Path, config: Mapping[str, object]) -> None:
 def write_metadata(
     root: Path, below: RootFileSystem, definitions: Sequence[Definition], labels: Mapping[str, str]
 ) -> None:
-    """Write what definitions say of an image into an empty folder that will be laid over it, and what it lacks.
+    """Write the metadata of definitions into an empty folder that will be laid over the image, and what it lacks.
 
     `definitions` are those that no engine has built; `labels` are added to theirs. Raises FailedError for labels in the
     image that no engine has written.
@@ -107,12 +107,12 @@ def write_metadata(
             target.write_text(text, encoding="utf-8")
             target.chmod(0o644 if path in MOUNT_FILES else 0o755)
     own.write(LABELS, _json({**_labels(own.read(LABELS), definitions), **labels}), 0o644)
-    said = [definition.sections for definition in definitions]
-    if environment := "".join(_environment(sections) for sections in said if sections.environment):
+    parts = [definition.sections for definition in definitions]
+    if environment := "".join(_environment(sections) for sections in parts if sections.environment):
         own.write(ENVIRONMENT, (own.read(ENVIRONMENT) or texts[ENVIRONMENT]) + environment, 0o755)
-    if tests := [sections.test for sections in said if sections.test]:
+    if tests := [sections.test for sections in parts if sections.test]:
         own.write(f"{OWN}/test", _script(tests[-1]), 0o755)  # the uppermost has those of all layers
-    for sections in said[-1:]:
+    for sections in parts[-1:]:
         own.write(f"{OWN}/Singularity", sections.body, 0o644)
 
 

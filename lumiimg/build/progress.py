@@ -34,7 +34,7 @@ class BuildStage:
     size_bytes: int
     """Of what came out of it."""
     reused: bool
-    """Whether it was kept from an earlier build."""
+    """Whether it was taken from the cache."""
 
     @property
     def outcome(self) -> str:
@@ -75,7 +75,7 @@ class Progress:
         """Hear what a person should know while it is built."""
 
     def step_done(self, stage: BuildStage) -> None:
-        """Hear what a step took, and that its result is kept."""
+        """Report what a step took; its result is in the cache."""
 
     def stop(self) -> None:
         """Hear that nothing more comes, also where a step failed."""

@@ -62,13 +62,13 @@ class Proot:
 
 def find_proot(environment: Mapping[str, str], sources: Sources | None) -> Proot:
     """Return the first that is seen to work. Without `sources` nothing but PATH is looked at."""
-    against = []
+    faults = []
     for found in (_on_path, _of_module, _of_debian)[: 1 if sources is None else None]:
         try:
             return found(environment, sources)
         except LumiimgError as error:
-            against.append(f"{error}")
-    return Proot(None, "; ".join(against))
+            faults.append(f"{error}")
+    return Proot(None, "; ".join(faults))
 
 
 def built_elsewhere(request: str, environment: Mapping[str, str]) -> str:

@@ -56,8 +56,8 @@ FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"
 """The JSON object of an image of lumiimg: what was asked for, and locked."""
 PLAN_OF_DOCKERFILE = "dockerfile.json"
-"""The same in an image that Docker built. The name is another, as an image that somebody builds on one of lumiimg has
-the files of that one, and is not to be taken for it.
+"""The same in an image that Docker built. The name differs, because an image that is built on one of lumiimg has the
+files of that one too.
 """
 SBOM = "sbom.cdx.json"
 LAYERS = "layers"
@@ -227,7 +227,9 @@ def _copy(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> in
     return len(data)
 
 
-def with_base(plan: LockFile, given: Path | None, image: Path, cache: Path, tell: Callable[[str], None]) -> LockFile:
+def with_base(
+    plan: LockFile, given: Path | None, image: Path, cache: Path, on_notice: Callable[[str], None]
+) -> LockFile:
     """Return the plan of an image on the file or folder that a person gave for its base.
 
     Raises BadInputError where one is given and none is needed, or the other way round, or it is another file.
@@ -243,9 +245,9 @@ def with_base(plan: LockFile, given: Path | None, image: Path, cache: Path, tell
         raise BadInputError(f"was built on {base.origin} ({what}), which is not in it", where=str(image), hint=hint)
     if not given.is_file() and not given.is_dir():
         raise BadInputError("is not a file or folder", where=str(given), hint=hint)
-    actual = digest_of_file(given, cache, tell)
+    actual = digest_of_file(given, cache, on_notice)
     if wanted is None:
-        tell(f"it is not known whether {given} has changed since: the image records no digest of its base")
+        on_notice(f"it is not known whether {given} has changed since: the image records no digest of its base")
     elif actual != wanted:
         found = f"its sha256 is {actual}" if actual else "it is a folder"
         raise BadInputError(f"is not the base of {image}: {found}, not {wanted}", where=str(given))
@@ -257,7 +259,7 @@ def with_base(plan: LockFile, given: Path | None, image: Path, cache: Path, tell
 def refuse_files(lock: Lock, store: Store, carried: Path) -> None:
     """Raise BadInputError for a file of the machine that built an image, which `carried` layers too may name.
 
-    A source counts where it is kept here already.
+    A source counts where it is in the cache already.
     """
     if lock.base.layer.folder.is_relative_to(carried) and lock.bootstrap.agent in LOCAL_AGENTS:
         hint = "put that layer into a folder of yours: --layers DIR"

@@ -1,4 +1,4 @@
-"""The two ways to build a layer: over an overlay of what is below it, or in one folder that holds all of it.
+"""The two ways to build a layer: over an overlay on the layers below, or in one folder with all of them.
 
 An overlay takes a user namespace with all of the user's ids, and FUSE. It is the kernel's: fuse-overlayfs makes empty
 files of pipes, takes owners of links and set-user-id bits away, and refuses what scripts may do. A sandbox takes no
@@ -74,7 +74,7 @@ class Sandbox:
         root.chmod(stat.S_IMODE(root.stat().st_mode) | stat.S_IWUSR)
         with open_image(root) as image, mount_points(root, image.root) as place:
             self._run(step, place)
-            if not step.machine.maps_ids:
+            if not step.machine.has_subids:
                 _open_to_owner(root)
         step.run_helper("difference", root, before, delta)
         step.run_helper("tidy", delta)
@@ -98,7 +98,7 @@ class Sandbox:
 
     def _run(self, step: LayerBuild, place: str) -> None:
         wants_root = any(word in step.definition.sections.post for word in _OF_ROOT)
-        if step.machine.maps_ids or not wants_root:
+        if step.machine.has_subids or not wants_root:
             step.run(self._root, place, writable=True)
             return
         proot = step.machine.proot

@@ -39,7 +39,7 @@ from lumiimg.resolve.python_project import LayerRequirements
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.requirements import read_own
-from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, mark_of
+from lumiimg.resolve.venv import BIN, MOUNT, RECORD, VenvRecord, image_fingerprint
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -133,7 +133,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         except NoPythonError as error:
             raise BadInputError(str(error), where=str(image)) from error
         has = versions_in(opened.root, python.path)
-    if (target := PythonTarget.of(of_image)) is None:
+    if (target := PythonTarget.from_versions(of_image)) is None:
         raise BadInputError("its Python or C library is not known, so wheels cannot be chosen", where=str(image))
     asked = structs.replace(asked, brought=brought_by_layers(PlanContext(catalogue).layers()))
     sources.on_line(f"resolving {count(len(asked.own), 'requirement')} beside what {image.name} has, for {target}")
@@ -153,7 +153,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
         )
     record = VenvRecord(
         image=str(image.absolute()),
-        image_mark=mark_of(image),
+        image_mark=image_fingerprint(image),
         python=target.python,
         torch=of_image.get("torch"),
         requirements=asked.own_texts,
@@ -204,7 +204,7 @@ def make_venv(
 
 
 def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environment: Mapping[str, str]) -> None:
-    """Make the environment, and hold what it has against what the image has. Raises FailedError."""
+    """Make the environment, and compare it with what the image has. Raises FailedError."""
     image = Path(plan.record.image)
     with resources.as_file(resources.files("lumiimg.build").joinpath("venv_inside.py")) as script:
 
@@ -243,9 +243,10 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
 def _refuse_wrong(
     record: VenvRecord, before: _Listing, after: _Listing, checked: str, built: Collection[str] = ()
 ) -> None:
-    """Raise FailedError unless a new environment has all of the image, and what was put in, which is all that it needs.
+    """Raise FailedError unless a new environment has all of the image and all packages that were put in, with their
+    needs.
 
-    `checked` is what `pip check` prints; `built` may have said another version of itself when it was built.
+    `checked` is what `pip check` prints; what was `built` may have another version than its archive's name has.
     """
     there = after.there
     if record.python != after.python:

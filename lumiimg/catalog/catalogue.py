@@ -1,6 +1,6 @@
 """Where bases, layers and recipes are found: the user's own folders first, then those that come with lumiimg.
 
-Images of a family have names that say what they have, so that the next one is a base on the day it appears:
+Images of a family have their versions in their names, so a new one is a base at once:
 `lumi-multitorch-u24r72f21m50t211-20260929_104918` has Ubuntu 24.04, ROCm 7.2, libfabric 2.1, MPICH 5.0 and torch 2.11.
 How the names of a family are read is `[named]` of its layer.toml.
 """
@@ -186,11 +186,11 @@ class Catalogue:
                         names.append(name)
         return sorted(names)
 
-    def meant_by(self, name: str) -> str:
-        """Return the base that a name means.
+    def resolve_base_name(self, name: str) -> str:
+        """Return the name of the base for a name of a user.
 
-        `rocm-7.2` is the newest of that version; an image that is not here, but whose path or place in a registry says
-        what it has, is the base of that name. Any other name is returned as it is.
+        `rocm-7.2` is the newest of that version; an image that is not here is the base of its name, if its path says
+        what it has. Any other name is returned as it is.
         """
         if name in self._glances or Path(name).exists():
             return name

@@ -125,7 +125,7 @@ class SiteMpi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TimeLimit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One limit."""
+    """The time limit of jobs by their size."""
 
     nodes: Positive
     """Up to this number of nodes,"""

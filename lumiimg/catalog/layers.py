@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.catalog.needs import Need
-from lumiimg.catalog.releases import Release, Unlisted, expand, faults_of_versions, unknown_placeholder
+from lumiimg.catalog.releases import IndexRule, Release, expand, faults_of_versions, unknown_placeholder
 from lumiimg.core.decode import AnyText, DecodeError, Sha256, Text, matching, read_text, read_toml, refuse
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
@@ -190,11 +190,11 @@ class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Layers that it cannot be built with."""
     releases: tuple[Release, ...] = field(name="release", default=())
     """The one to prefer first; empty where there is only the one that the arguments name."""
-    unlisted: Unlisted | None = None
+    unlisted: IndexRule | None = None
     """How others are read."""
     troubles: tuple[KnownTrouble, ...] = field(name="trouble", default=())
     from_source: Literal["minutes", "hours"] | None = None
-    """How long it takes where the release has no wheels; null: that is not said."""
+    """How long it takes where the release has no wheels; null: not known."""
     packages: tuple[str, ...] = ()
     """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
     arguments: Mapping[_ArgumentName, Argument] = {}
@@ -357,8 +357,8 @@ def own_values(layer: Layer, release: Release | None) -> dict[str, str]:
 
 def _shared(folder: Path, name: str) -> Path:
     """Return a file that layers share: of the folder `lib` beside the layer, or of the one that comes with lumiimg."""
-    beside = folder.parent / "lib" / name
-    return beside if os.path.lexists(beside) else shipped_layers() / "lib" / name
+    own_library = folder.parent / "lib" / name
+    return own_library if os.path.lexists(own_library) else shipped_layers() / "lib" / name
 
 
 def _file_fault(place: Path, folder: Path) -> str | None:

@@ -40,7 +40,7 @@ _FILE_LIMIT_BYTES = 16 << 20
 _Count = Annotated[int, Meta(ge=0)]
 
 
-class Trial(Struct, frozen=True, forbid_unknown_fields=True):
+class LedgerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the ledger."""
 
     name: Text
@@ -50,32 +50,32 @@ class Trial(Struct, frozen=True, forbid_unknown_fields=True):
     reach: Reach
     """How far it got."""
     content: Annotated[str, matching("[0-9a-f]{16}", "the first 16 hexadecimal digits of a digest")]
-    """The first 16 hexadecimal digits of the digest of what was tried (`content_of`)."""
+    """The first 16 hexadecimal digits of the digest of what was tried (`fingerprint`)."""
     date: dt.date
     """When it was tried, ISO 8601."""
     how: Text
-    """With what it was tried, and what stood in for what, in one line."""
+    """How it was tried, with all stand-ins, in one line."""
     download_bytes: _Count | None = None
     """Of the archives and wheels that were fetched for it; null: it was not measured."""
     size_bytes: _Count | None = None
     """Of what it came to, as a squashfs; null: it was not measured."""
     seconds: Annotated[float, Meta(ge=0)] | None = None
-    """By the clock, that building it took, on two cores where nothing else is said; null: it was not measured."""
+    """By the clock, that building it took, on two cores unless stated otherwise; null: it was not measured."""
 
     def __post_init__(self) -> None:
         refuse({"reach": self.reach == REACHES[0] and f"is {self.reach!r}, which needs no entry"})
 
 
 class _Ledger(Struct, frozen=True, forbid_unknown_fields=True):
-    trials: tuple[Trial, ...] = field(name="trial", default=())
+    trials: tuple[LedgerEntry, ...] = field(name="trial", default=())
 
 
-def read_ledger(path: Path) -> tuple[Trial, ...]:
+def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
     """Read a ledger. Raises DecodeError, which names the file and every wrong key."""
     return read_toml(path, _Ledger).trials
 
 
-def content_of(layer: Layer, release: Release | None, reach: str) -> str:
+def fingerprint(layer: Layer, release: Release | None, reach: str) -> str:
     """Return the digest of what a trial of a base (a member of its family) or of one release of a layer is about.
 
     For `resolved` that is what decides which Python packages there are. For the rest it is also the scripts, the files,
@@ -115,14 +115,14 @@ def _made_from(source: LayerSource, values: Mapping[str, str]) -> list[str | boo
     return [url, file, source.sha256.get(key), source.optional]
 
 
-def trials_of(layer: Layer, release: Release | None) -> Iterator[Trial]:
+def trials_of(layer: Layer, release: Release | None) -> Iterator[LedgerEntry]:
     """Yield the entries that count for a base (a member of its family), or for one release of a layer.
 
     Raises DecodeError where a file of the layer cannot be read.
     """
     for trial in _by_name(LEDGER).get(layer.name, ()):
         same = trial.release == (release.version if release else "")
-        if same and trial.content == content_of(layer, release, trial.reach):
+        if same and trial.content == fingerprint(layer, release, trial.reach):
             yield trial
 
 
@@ -134,7 +134,7 @@ def rows_of(layer: Layer) -> Iterator[tuple[Layer, Release | None]]:
         yield from ((layer, release) for release in layer.releases or (None,))
 
 
-def all_trials(layer: Layer) -> tuple[Trial, ...]:
+def all_trials(layer: Layer) -> tuple[LedgerEntry, ...]:
     """Return the entries that count for a layer, its releases and its members. Raises as `trials_of`."""
     return tuple(trial for row in rows_of(layer) for trial in trials_of(*row))
 
@@ -149,14 +149,14 @@ def status_of(layer: Layer, release: Release | None = None) -> Status:
     return furthest(trials_of(layer, release))
 
 
-def furthest(trials: Iterable[Trial]) -> Reach:
+def furthest(trials: Iterable[LedgerEntry]) -> Reach:
     """Return how far what is tried got, at the most."""
     return max((trial.reach for trial in trials), key=REACHES.index, default=REACHES[0])
 
 
 @cache
-def _by_name(path: Path) -> Mapping[str, list[Trial]]:
-    found: dict[str, list[Trial]] = defaultdict(list)
+def _by_name(path: Path) -> Mapping[str, list[LedgerEntry]]:
+    found: dict[str, list[LedgerEntry]] = defaultdict(list)
     for trial in read_ledger(path):
         found[trial.name].append(trial)
     return dict(found)

@@ -83,7 +83,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unused: tuple[str, ...] = ()
     """Sources of the layer that it is not built from."""
     doubts: tuple[str, ...] = ()
-    """What was seen against it when it was read, each a clause."""
+    """Doubts from when it was read, each a clause."""
     source: Text
     """What was read."""
     read: dt.date | None = None
@@ -151,7 +151,7 @@ def _is_possible(versions: SpecifierSet) -> bool:
     return any(versions.contains(text, prereleases=True) for text in tried if version_of(text))
 
 
-class ReadFact(Struct, frozen=True, forbid_unknown_fields=True):
+class IndexFact(Struct, frozen=True, forbid_unknown_fields=True):
     """A value that a file of a release says."""
 
     name: Annotated[str, matching(r"[a-z][a-z0-9-]{0,31}", "a name of lower-case letters, digits and dashes")]
@@ -165,7 +165,7 @@ class ReadFact(Struct, frozen=True, forbid_unknown_fields=True):
         refuse({"pattern": self.pattern.groups != 1 and "should have one group, which is the value"})
 
 
-class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class IndexRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rule by which a release without a row is read. Texts may hold {VERSION}, {FOUND} and each fact."""
 
     read: Literal["metadata", "sdist", "local-version"]
@@ -173,7 +173,7 @@ class Unlisted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of a package index. Each that has the version makes one release."""
     range: SpecifierSet
     """The versions that can be read so."""
-    facts: tuple[ReadFact, ...] = field(name="fact", default=())
+    facts: tuple[IndexFact, ...] = field(name="fact", default=())
     requires: tuple[str, ...] = ()
     expects: tuple[str, ...] = ()
     has: Mapping[str, Text] = {}

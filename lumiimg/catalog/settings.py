@@ -56,7 +56,7 @@ class UserSettings:
     site: str | None
     """As `--site`."""
     site_of: str
-    """Where that is said."""
+    """The file or variable that sets it."""
 
     @cached_property
     def cache(self) -> Path:
@@ -105,7 +105,7 @@ def open_to_others(cache: Path) -> str | None:
 
 
 def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Path:
-    """Return where layers are kept if nobody says: with a project that has room, else below $HOME.
+    """Return the default folder of the cache: with a project that has room, else below $HOME.
 
     Of several projects it is one that has a cache already, else the last, which has the highest number. All of a
     project may write there, and layers from a cache are not asked where they are from: the folder is made here, for
@@ -128,7 +128,7 @@ def _caches(place: _Place) -> Iterator[Path]:
 
 
 def _is_ours(cache: Path) -> bool:
-    """Make a cache and the folder above it, and tell whether they are this user's, and nobody else may write."""
+    """Make a cache and the folder above it, and return whether they are this user's, and nobody else may write."""
     try:
         for folder, mode in ((cache.parent, 0o755), (cache, 0o700)):  # what is in the first may be open to the group
             with contextlib.suppress(FileExistsError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.catalogue import Catalogue, Recipe
 from lumiimg.catalog.layers import Layer
-from lumiimg.catalog.ledger import Trial, all_trials, furthest, status_of
+from lumiimg.catalog.ledger import LedgerEntry, all_trials, furthest, status_of
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.core.decode import DecodeError
 
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One entry."""
+    """A base, layer, recipe or site."""
 
     kind: Literal["base", "layer", "recipe", "site", "broken"]
     """What it is."""
     name: str
     """As for --base, --add, --recipe, --site, and `show`."""
     status: Status | Literal["broken", ""]
-    """How far it was tried; of several releases, the one that got furthest. Empty for a recipe, and where a site does
-    not state it."""
+    """How far it was tried: the best of its releases. Empty for a recipe, and for a site that does not state it."""
     summary: str
     """One sentence; of a broken one, its fault."""
 
@@ -58,7 +57,7 @@ class ShownLayer:
     """With what it does to the environment of the image."""
     releases: tuple[ShownRelease, ...]
     """The one to prefer first; empty where there is only the one that the arguments name."""
-    trials: tuple[Trial, ...]
+    trials: tuple[LedgerEntry, ...]
     """What is known of how far it, its releases and its members were tried."""
 
     @property

@@ -74,11 +74,11 @@ class SiteFabric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The host's side of the fast network."""
 
     slingshot: _Version | None
-    """Release of the Slingshot host software; this and the next are None where a node was seen, and did not tell."""
+    """Release of the Slingshot host software; this and the next are None where a scanned node does not show it."""
     libfabric: _Version | None
     """Version on the nodes."""
     glibc: _Version | None = None
-    """The newest version of the C library that the host's libfabric and libcxi ask for; None where nobody has told."""
+    """The newest version of the C library that the host's libfabric and libcxi ask for; None where not known."""
     source: Text
     """Where that is from."""
     date: dt.date

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lumiimg.check.context import open_for_check
 from lumiimg.check.registry import Findings
 from lumiimg.check.static.files import check_files
-from lumiimg.check.static.variables import doubted, judge_plugin_name, judge_variables
+from lumiimg.check.static.variables import as_doubts, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.fabric.path import Fabric
 from lumiimg.resolve.stack import OWN_PACKAGES, PLUGIN_COMPONENT
@@ -72,7 +72,7 @@ def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:
         variables, static = context.variables, check_files(context).static
         judge_variables(variables, static.path, found)
         judge_plugin_name(variables, static.path, found, for_layers=True)
-        settings = doubted(found.found, variables)
+        settings = as_doubts(found.found, variables)
     files = (finding for finding in static.findings if finding.severity in _COUNT and finding not in settings)
     return Objections(tuple(finding for finding in settings if finding.severity in _COUNT), tuple(files))
 

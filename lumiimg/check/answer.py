@@ -143,7 +143,7 @@ def _noted(finding: Finding, why: str) -> Finding:
 
 
 def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
-    """Return why, and what mends it, else what shows more of it, by the finding that decides the answer."""
+    """Return the reason of the answer and its remedy, or what shows more, from the finding that decides."""
     decided_by = _deciding(answer, findings)
     if decided_by is None:
         return NO_ADVICE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
 from lumiimg.core.text import as_operand
-from lumiimg.host.container_view import TO_ENGINE, ContainerView, loader_on, read_by, see_inside, variable_of
+from lumiimg.host.container_view import TO_ENGINE, ContainerView, loader_on, read_by, variable_of, view_of_container
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.jobs import JobProcesses, jobs_of
 from lumiimg.host.rccl_process import Variables, read_variables
@@ -88,7 +88,7 @@ class ImageInContext:
     @cached_property
     def inside(self) -> ContainerView:
         """The image as a process in it has it."""
-        return see_inside(self.image, self.read_by_engine, loader_on(self.snapshot))
+        return view_of_container(self.image, self.read_by_engine, loader_on(self.snapshot))
 
     def variable(self, name: str) -> str | None:
         """Return a variable as it is in the container."""
@@ -115,7 +115,7 @@ class ImageInContext:
         return self.started[key]
 
     def as_seen(self, jobs: tuple[JobProcess, ...], variables: Mapping[str, str | None]) -> ImageInContext:
-        """Return it with processes as one was seen, and variables that it was started with, None where it had none."""
+        """Return it with the process that was seen and the variables of its start; None: it had none."""
         image = self.image.as_seen(variables)
         own = {prefix + name for name in variables for prefix in ("", *TO_ENGINE)}
         environment = {name: value for name, value in self.environment.items() if name not in own}

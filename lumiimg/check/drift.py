@@ -157,7 +157,7 @@ def drift_of(
         try:
             return follow(path, environment, drift, site, machine)
         except LumiimgError as error:
-            return ImageAnswer.of_error(path, error)  # it does not keep the others from an answer
+            return ImageAnswer.from_error(path, error)  # it does not keep the others from an answer
 
     found: dict[int, ImageDrift | ImageAnswer] = {}
     if not drift.kinds and len(paths) == 1:
@@ -166,7 +166,7 @@ def drift_of(
         at_once = min(len(os.sched_getaffinity(0)), _MOST_AT_ONCE)
         with closing(each_apart(outcome, paths, at_once)) as done:
             for _, (number, made) in zip(how_far(paths), done, strict=False):
-                found[number] = made or ImageAnswer.of_error(paths[number], _LOST)
+                found[number] = made or ImageAnswer.from_error(paths[number], _LOST)
     in_order = [found[number] for number in sorted(found)]
     images = tuple(each for each in in_order if isinstance(each, ImageDrift))
     unread = tuple(each for each in in_order if isinstance(each, ImageAnswer))

@@ -44,7 +44,7 @@ class ImageAnswer:
     """Whether the question is not about it: it counts as a no where it is the only image, or all are such."""
 
     @classmethod
-    def of(cls, name: Path, report: CheckReport | LogAnswer) -> ImageAnswer:
+    def from_report(cls, name: Path, report: CheckReport | LogAnswer) -> ImageAnswer:
         """Return what came of an image that was checked, or of a job whose log was read."""
         if isinstance(report, LogAnswer):
             return cls(str(name), report.exit_code, report.sentence, report.advice)
@@ -52,7 +52,7 @@ class ImageAnswer:
         return cls(report.image, report.answer.exit_code, report.sentence, report.advice, is_without)
 
     @classmethod
-    def of_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
+    def from_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
         """Return what came of an image that cannot be read, or not here."""
         name = address_of(str(image)) or str(image)
         # what names the file would keep it apart from others like it
@@ -80,7 +80,7 @@ class ImageAnswers:
     """What each is of."""
 
     @classmethod
-    def of(cls, answers: Iterable[ImageAnswer], noun: str = "image") -> ImageAnswers:
+    def from_answers(cls, answers: Iterable[ImageAnswer], noun: str = "image") -> ImageAnswers:
         """Return answers in their order."""
         return cls(tuple(sorted(answers, key=lambda answer: answer.fate)), noun)
 

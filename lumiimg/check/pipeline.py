@@ -53,7 +53,7 @@ NO_RCCL = "there is no RCCL to run"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether RCCL in an image would use the fast network: what is said of it on one machine, and on many nodes."""
+    """Whether RCCL in an image would use the fast network, on one machine or on many nodes."""
 
     image: str
     """As it was named."""
@@ -86,7 +86,7 @@ class CheckReport(CheckResult):
     files: HostFit
     """The account of the image's libraries: which comes from where, and what margin is left."""
     runs: tuple[ProbeRun, ...] = ()
-    """What the probes said; empty below level `probe`."""
+    """What the probes printed; empty below level `probe`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def _report(
 ) -> CheckReport:
     taken = Level.RUN if ran else Level.PROBE if probed else Level.STATIC
     path = probed.path if probed else files.static.path
-    concluded = conclude(
+    concluded = conclusion(
         context,
         files,
         path,
@@ -265,7 +265,7 @@ def _report(
     )
 
 
-def conclude(
+def conclusion(
     context: ImageInContext,
     files: HostFit,
     path: FabricPath,

@@ -1,4 +1,4 @@
-"""The registry of findings: what each code means, which part of the fabric path it is about, and what is said with it.
+"""The registry of findings: what each code means, which part of the fabric path it is about, and its texts.
 
 A finding of files may be answered by a probe, and every finding below level run by a collective that goes over
 Slingshot (`answer.py`). The table is `registry.toml`, from which docs/reference/findings.md is printed.
@@ -28,7 +28,7 @@ class PartSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What is said with a finding; each text may hold `{name}`."""
+    """The texts of a finding; each may hold `{name}`."""
 
     summary: str | None = None
     """The sentence of the finding; None where the code that finds it has it from elsewhere."""
@@ -69,7 +69,7 @@ class FindingType(Reason):
     demoted_by: str | None = None
     """The good finding of a probe beside which an obstacle or open question of files is only a note."""
     outweighs: str | None = None
-    """As a good finding of a probe: what is said of those that are `demoted_by` it."""
+    """As a good finding of a probe: the text added to those that are `demoted_by` it."""
     survives_probe: bool = False
     """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
     needs_nic: bool = False
@@ -77,10 +77,10 @@ class FindingType(Reason):
     hangs_on: tuple[str, ...] = ("process", "loader", "NCCL_NET_PLUGIN")
     """Variables, or groups of them, that decide whether it is so: as a problem it is open where one is not sure."""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
-    """What is said where it is found for one of several reasons, in place of what the code says."""
+    """Texts by reason, in place of those of the code."""
 
     def severities(self, level: Level) -> tuple[Severity, ...]:
-        """Return the severities that it has at a level."""
+        """Return its possible severities at a level; empty where it is not found there."""
         return {Level.STATIC: self.static, Level.PROBE: self.probe, Level.RUN: self.run}[level]
 
 

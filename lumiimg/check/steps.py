@@ -36,7 +36,7 @@ def fabric_steps(
     plugin_version: str | None = None,
     verdict: str | None = None,
 ) -> tuple[Step, ...]:
-    """Return the path as findings and files tell it; `verdict` is that of the collective, where there was one."""
+    """Return the path as findings and files show it; `verdict` is that of the collective, where there was one."""
     blocking: dict[Part, Finding] = {}
     for severity in (Severity.PROBLEM, Severity.UNKNOWN):
         for finding in findings:

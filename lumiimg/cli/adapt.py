@@ -27,7 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
     catalogue = open_catalogue(os.environ, arguments.layers)
     # the faults of the request come first, as in `build`
     context_with_servers(arguments, read_request(arguments, catalogue), catalogue)
-    inputs = Inputs.of(arguments, site_to_make_for)
+    inputs = Inputs.from_arguments(arguments, site_to_make_for)
     site = inputs.target
     read: list[Path] = []
 
@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return build.make(arguments, lock)
     result = nothing_added(lock, left, wants_fabric=arguments.fabric != Fabric.NONE.value)
     document = nothing_document(arguments.base, result, lock)
-    return Output.of(arguments).deliver(document, "adapt", result, result.answer.exit_code)
+    return Output.from_arguments(arguments).deliver(document, "adapt", result, result.answer.exit_code)
 
 
 def _note(arguments: argparse.Namespace, items: Iterable[Item]) -> None:

@@ -12,4 +12,4 @@ from lumiimg.report.views.bench import import_document
 
 def execute(arguments: argparse.Namespace) -> int:
     found = measure(arguments.paths, arguments.module, os.environ)
-    return Output.of(arguments).deliver(import_document(found), "bench-import", found, found.exit_code)
+    return Output.from_arguments(arguments).deliver(import_document(found), "bench-import", found, found.exit_code)

@@ -17,7 +17,7 @@ from lumiimg.report.views.binds import doubts, refusals_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    inputs = Inputs.of(arguments)
+    inputs = Inputs.from_arguments(arguments)
     snapshot = cast("Snapshot", inputs.snapshot)  # --host is required
     with inputs.open(arguments.image, arguments, as_here=False) as context:
         bound = BoundImage(explain_image(context).files)

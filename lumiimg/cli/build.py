@@ -19,7 +19,7 @@ from lumiimg.resolve.lock import Lock, from_registry
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.why:
-        _refuse_beside_why(arguments)
+        _refuse_build_options(arguments)
     check_options(arguments)
     if arguments.locked:
         from lumiimg.cli.locked import read_lock
@@ -44,7 +44,7 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
         chain = write_chain(lock)
         plan = BuildPlan(lock, chain, cost_of(lock, chain, read_settings(os.environ).cache, output_of(arguments)))
         code = ExitCode.GOOD if plan.cost.lacking is None else ExitCode.NO
-        return Output.of(arguments).deliver(plan_document(plan), "build-plan", plan, code)
+        return Output.from_arguments(arguments).deliver(plan_document(plan), "build-plan", plan, code)
     from lumiimg.cli import image_build  # downloads and engines
 
     return image_build.make(arguments, lock)
@@ -88,7 +88,7 @@ def check_result(arguments: argparse.Namespace) -> None:
     refuse_places({"--html": arguments.html}, (arguments.lock, arguments.output, arguments.host))
 
 
-def _refuse_beside_why(arguments: argparse.Namespace) -> None:
+def _refuse_build_options(arguments: argparse.Namespace) -> None:
     """Refuse options of a build, where nothing is built. Raises BadInputError."""
     for option in ("output", "dry-run", "definitions", "fresh", "force", "html"):
         if getattr(arguments, option.replace("-", "_")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from lumiimg.build.cache import LayerCache, content_of, prune, remove, verify
+from lumiimg.build.cache import LayerCache, cache_content, prune, remove, verify
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, write_note
@@ -19,9 +19,9 @@ def execute(arguments: argparse.Namespace) -> int:
     cache = LayerCache(read_settings(os.environ).cache)
     if arguments.action in {"ls", "verify", "prune"} and (newer := len(cache.newer())):
         write_note(f"skipped, as a newer lumiimg wrote them: {count(newer, 'layer')}")
-    output = Output.of(arguments)
+    output = Output.from_arguments(arguments)
     if arguments.action == "ls":
-        content = content_of(cache)
+        content = cache_content(cache)
         return output.deliver(entries_document(content), "cache", content)
     if arguments.action == "verify":
         verified = verify(cache)

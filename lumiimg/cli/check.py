@@ -29,10 +29,10 @@ _SOON_S, _LATER_S = 5.0, 30.0
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    output = Output.of(arguments, (*arguments.images, arguments.host, arguments.again))
+    output = Output.from_arguments(arguments, (*arguments.images, arguments.host, arguments.again))
     if len(arguments.images) > 1:
-        return _several(arguments, output)
-    inputs = Inputs.of(arguments)
+        return _check_each(arguments, output)
+    inputs = Inputs.from_arguments(arguments)
     if arguments.nodes is not None or arguments.again is not None:
         nodes = _on_nodes(arguments, inputs)
         return output.deliver(nodes_document(nodes, inputs.site), "check-nodes", nodes, nodes.answer.exit_code)
@@ -40,11 +40,11 @@ def execute(arguments: argparse.Namespace) -> int:
     return output.deliver(check_document(report, inputs.site), "check", report, report.answer.exit_code)
 
 
-def _several(arguments: argparse.Namespace, output: Output) -> int:
+def _check_each(arguments: argparse.Namespace, output: Output) -> int:
     given = {"--nodes": arguments.nodes, "--again": arguments.again, "--junit": arguments.junit}
     if option := next((option for option, value in given.items() if value is not None), None):
         raise BadInputError("is for one image", where=option, hint="leave it out, or name one image")
-    return output.each("check", "check", arguments.images, _checker(arguments, Inputs.of(arguments)))
+    return output.each("check", "check", arguments.images, _checker(arguments, Inputs.from_arguments(arguments)))
 
 
 def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], CheckReport]:
@@ -63,7 +63,7 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 
 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
-    """Check on the nodes of the job that this is in, else of one that is submitted for it."""
+    """Check on the nodes of this job, or of a job that is submitted for it."""
     # a tenth of a second that one node need not wait
     from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes, report_to_complete
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
@@ -120,13 +120,13 @@ def words_for_job(arguments: argparse.Namespace, inputs: Inputs) -> list[str]:
 def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
     """Return what prints how far a check is: sooner where more nodes have answered."""
     terminal = Terminal(sys.stderr)
-    said_at, answered = time.monotonic(), 0
+    printed_at, answered = time.monotonic(), 0
 
     def say_how_far(waiting: Waiting) -> None:
-        nonlocal said_at, answered
+        nonlocal printed_at, answered
         now = time.monotonic()
-        if waiting.nodes and now - said_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
-            said_at, answered = now, waiting.answered
+        if waiting.nodes and now - printed_at >= (_SOON_S if waiting.answered > answered else _LATER_S):
+            printed_at, answered = now, waiting.answered
             until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
             names = hostlist(waiting.nodes)
             names = names if len(names) < terminal.width else f"{names[: terminal.width - 1]}…"  # it says that it lives

@@ -18,7 +18,7 @@ Choose = Callable[..., ChosenSite | None]
 
 
 def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose: Choose) -> str | None:
-    """Return the name of the site: that of --site, else the one that is chosen, which is taken as if --site named it.
+    """Return the name of the site: that of --site, else the chosen one, as if --site named it.
 
     `main` says which and why, once it is known that there is an answer.
     """

@@ -22,4 +22,4 @@ def execute(arguments: argparse.Namespace) -> int:
         finally:
             progress.close()
     answer = ExitCode.NO if found.files else ExitCode.GOOD
-    return Output.of(arguments).deliver(differences_document(found), "diff-images", found, answer)
+    return Output.from_arguments(arguments).deliver(differences_document(found), "diff-images", found, answer)

@@ -9,7 +9,7 @@ from lumiimg.build.doctor import examine, next_step
 from lumiimg.catalog.settings import read_settings
 from lumiimg.cli.output import Output
 from lumiimg.core.errors import MissingHereError
-from lumiimg.engine.engine import engines_here
+from lumiimg.engine.engine import available_engines
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.store import Sources, Store
@@ -17,10 +17,10 @@ from lumiimg.report.views.doctor import doctor_document, no_engine_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    output, settings = Output.of(arguments), read_settings(os.environ)
+    output, settings = Output.from_arguments(arguments), read_settings(os.environ)
     mirrors, web = Mirrors(settings.mirrors), Http(retry=False)
     try:
-        engines = [*engines_here(os.environ)]
+        engines = [*available_engines(os.environ)]
     except MissingHereError as error:
         if arguments.json:
             raise

@@ -23,4 +23,4 @@ def execute(arguments: argparse.Namespace) -> int:
     draft = make_draft(arguments.file, arguments.target, given, catalogue)
     if arguments.output is not None:
         draft = write_draft(draft, arguments.output, catalogue)
-    return Output.of(arguments).deliver(draft_document(draft), "draft", draft)
+    return Output.from_arguments(arguments).deliver(draft_document(draft), "draft", draft)

@@ -20,11 +20,11 @@ from lumiimg.report.views.drift import drift_document, nodes_drift_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    output = Output.of(arguments, (*(arguments.image or ()), arguments.before, arguments.now))
+    output = Output.from_arguments(arguments, (*(arguments.image or ()), arguments.before, arguments.now))
     if not arguments.image:
         return _nodes(arguments, output)
     # two snapshots may be of another machine than this
-    inputs = Inputs.of(arguments, None if arguments.now else site_here)
+    inputs = Inputs.from_arguments(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
     of_file = ("--host", str(arguments.now)) if arguments.now else ()

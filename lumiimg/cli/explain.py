@@ -30,10 +30,10 @@ def execute(arguments: argparse.Namespace) -> int:
             "an image and a request cannot be explained together" if is_request else "no image and no request is named",
             hint="name one: IMAGE, or --base NAME --add LAYER",
         )
-    output = Output.of(arguments, (*arguments.images, arguments.host))
+    output = Output.from_arguments(arguments, (*arguments.images, arguments.host))
     if arguments.images:
         _refuse_options_of_requests(arguments)
-        return _several(arguments, output) if len(arguments.images) > 1 else _image(arguments, output)
+        return _explain_each(arguments, output) if len(arguments.images) > 1 else _image(arguments, output)
     return _request(arguments, output) if arguments.base or arguments.recipe else _bases(arguments, output)
 
 
@@ -45,7 +45,7 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
-    found = explained(arguments.images[0], arguments, Inputs.of(arguments))
+    found = explained(arguments.images[0], arguments, Inputs.from_arguments(arguments))
     return output.deliver(compatibility_document(found), "explain-image", found, found.answer.exit_code)
 
 
@@ -55,8 +55,8 @@ def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> Che
         return explain_image(context)
 
 
-def _several(arguments: argparse.Namespace, output: Output) -> int:
-    inputs = Inputs.of(arguments)
+def _explain_each(arguments: argparse.Namespace, output: Output) -> int:
+    inputs = Inputs.from_arguments(arguments)
     return output.each("explain", "explain-image", arguments.images, lambda one: explained(one, arguments, inputs))
 
 

@@ -26,5 +26,5 @@ def execute(arguments: argparse.Namespace) -> int:
         write_snapshot(snapshot, written)
     if to_stdout:
         sys.stdout.write(snapshot_text(snapshot))
-    replace(Output.of(arguments), json=to_stdout).show(snapshot_document(snapshot, written))
+    replace(Output.from_arguments(arguments), json=to_stdout).show(snapshot_document(snapshot, written))
     return ExitCode.GOOD if HostFiles(snapshot).fabric is not None else ExitCode.UNDECIDED

@@ -38,7 +38,7 @@ DOCKERFILE = "dockerfile"
 
 
 def make(arguments: argparse.Namespace, lock: Lock) -> int:
-    """Settle what only the network can tell, and build, unless something less is asked for."""
+    """Complete the lock from the network, and build, unless something less is asked for."""
     cache = read_settings(os.environ).cache
     sources = open_sources(arguments)
     machine = host_for_builds(os.environ, sources) if arguments.definitions is None else None
@@ -59,7 +59,7 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
         node, chain = _node(arguments, lock, progress), write_chain(lock)
         if arguments.why:
             found = why_rebuilt(arguments.why, steps_of(chain, machine), LayerCache(cache))
-            return Output.of(arguments).deliver(why_document(found), "why", found, found.exit_code)
+            return Output.from_arguments(arguments).deliver(why_document(found), "why", found, found.exit_code)
         built = build_image(
             ImageBuild(
                 lock=lock,
@@ -82,19 +82,19 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
 
 
 def start_of(arguments: argparse.Namespace, lock: Lock, output: Path) -> Callable[[str, BuildCost], None]:
-    """Return what reports that a build begins, in which way, and what it costs."""
+    """Return a function that reports the start of a build with its strategy and cost."""
 
-    def tell(way: str, cost: BuildCost) -> None:
+    def print_start(way: str, cost: BuildCost) -> None:
         if not arguments.quiet:
             show(start_document(lock, output, way, cost), stderr=True)
 
-    return tell
+    return print_start
 
 
 def report_built(arguments: argparse.Namespace, result: BuildResult) -> None:
     """Print what a build came to, and write its page."""
     kind = "rebuild" if result.plan is None else "build"
-    Output.of(arguments).deliver(built_document(result), kind, result)
+    Output.from_arguments(arguments).deliver(built_document(result), kind, result)
 
 
 def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, progress: Progress) -> int:
@@ -104,7 +104,7 @@ def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, 
         written = write_docker_context(lock, chain, folder, store, progress.line)
     else:
         written = write_with_sources((*chain, write_flat(lock)), folder, store, progress.line)
-    return Output.of(arguments).deliver(definitions_document(written), "build-definitions", written)
+    return Output.from_arguments(arguments).deliver(definitions_document(written), "build-definitions", written)
 
 
 def _base_digest(arguments: argparse.Namespace) -> BaseDigest:

@@ -47,7 +47,7 @@ class Inputs:
     host: Path | None
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, choose: Choose | None = site_here) -> Inputs:
+    def from_arguments(cls, arguments: argparse.Namespace, choose: Choose | None = site_here) -> Inputs:
         """Read what --site, --host and --venv name. Raises BadInputError.
 
         Without --site it is the site of the settings or of this machine: what holds on LUMI may not hold elsewhere.

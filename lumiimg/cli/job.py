@@ -24,7 +24,7 @@ from lumiimg.report.views.made import job_document, notes_of_job
 def execute(arguments: argparse.Namespace) -> int:
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     time_s = _time_s(arguments.time) if arguments.time else None
-    inputs = Inputs.of(arguments, site_to_make_for)
+    inputs = Inputs.from_arguments(arguments, site_to_make_for)
     asked = JobRequest(
         image=str(arguments.image.absolute()),
         command=tuple(arguments.program),
@@ -44,7 +44,10 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_job(asked, image)
     if image.fit is not None and not arguments.quiet:
         show_items(doubts(image.fit), stderr=True)
-    output, found = Output.of(arguments), script_of(plan, robust=arguments.robust, annotate=arguments.annotate)
+    output, found = (
+        Output.from_arguments(arguments),
+        script_of(plan, robust=arguments.robust, annotate=arguments.annotate),
+    )
     if arguments.output:
         write_text(arguments.output, found.script)
         arguments.output.chmod(0o755)

@@ -28,4 +28,6 @@ def execute(arguments: argparse.Namespace) -> int:
         snapshot=snapshot,
         cwd=arguments.cwd,
     )
-    return Output.of(arguments).deliver(ldd_document(str(arguments.image), found), "ldd", found, found.exit_code)
+    return Output.from_arguments(arguments).deliver(
+        ldd_document(str(arguments.image), found), "ldd", found, found.exit_code
+    )

@@ -39,11 +39,11 @@ def execute(arguments: argparse.Namespace) -> int:
     sources = open_sources(arguments)
     lock = complete_lock(lock, sources, base="asked", preferred=preferred, until=request.until)
     written = write_lock(lock, arguments.output, sources.mirrors, before, arguments.host)
-    return Output.of(arguments).deliver(lock_document(written), "lock", written)
+    return Output.from_arguments(arguments).deliver(lock_document(written), "lock", written)
 
 
 def _before(arguments: argparse.Namespace, *, must: bool) -> LockFile | None:
-    """Return the lock that is there. One that cannot be read is passed over, and that is said, unless it is needed."""
+    """Return the lock that is there. One that cannot be read is passed over with a note, unless it is needed."""
     if not arguments.output.exists():
         return None
     try:

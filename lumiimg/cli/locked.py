@@ -21,8 +21,8 @@ from lumiimg.resolve.lock_file import read_document
 
 def read_lock(arguments: argparse.Namespace) -> Lock:
     """Return what a lock holds. Raises BadInputError where the command line asks for something else beside it."""
-    beside = ("base", "recipe", "add", "requirements", "replace", "arg", "source", "fabric", "exclude_newer")
-    if given := options_of(arguments).given(*beside):
+    named = ("base", "recipe", "add", "requirements", "replace", "arg", "source", "fabric", "exclude_newer")
+    if given := options_of(arguments).given(*named):
         raise BadInputError(f"{given} and --locked", hint="the lock decides what is built; write it again first")
     path, mirrors = arguments.lock or Path(LOCK), mirrors_of(arguments)
     catalogue = open_catalogue(os.environ, arguments.layers)

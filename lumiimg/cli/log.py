@@ -31,12 +31,12 @@ _MOST_NAMED = 4
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.signatures:
         known = vocabulary()
-        return Output.of(arguments).deliver(signatures_document(known), "signatures", known)
+        return Output.from_arguments(arguments).deliver(signatures_document(known), "signatures", known)
     if not arguments.paths:
         raise BadInputError("no log to read", hint="name a job's output, or - for standard input")
     if image := next(filter(_is_image, arguments.paths), None):
         raise BadInputError("is an image", where=image, hint=f"lumiimg check {shell_quote(as_operand(image))}")
-    output = Output.of(arguments, [arguments.image, *map(Path, arguments.paths)])
+    output = Output.from_arguments(arguments, [arguments.image, *map(Path, arguments.paths)])
     site = None
     if arguments.site:  # a log does not say where it was written
         from lumiimg.catalog.sites import find_site  # what a log alone need not wait for

@@ -17,7 +17,7 @@ from lumiimg.report.views.made import module_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    inputs = Inputs.of(arguments)
+    inputs = Inputs.from_arguments(arguments)
     module = plan_module(
         arguments.image, arguments.output, arguments.name, inputs.snapshot, inputs.site, os.environ, inputs.venv
     )
@@ -26,7 +26,7 @@ def execute(arguments: argparse.Namespace) -> int:
         show(refusals, quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return module.boundary.answer.exit_code
     write_module(module, force=arguments.force)
-    Output.of(arguments).deliver(module_document(module), "module", module)
+    Output.from_arguments(arguments).deliver(module_document(module), "module", module)
     if module.boundary is not None:
         show_items(doubts(module.boundary), stderr=True)
     return ExitCode.GOOD

@@ -39,7 +39,7 @@ class Output:
     junit: Path | None = None
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, reads: Collection[Path | None] = ()) -> Output:
+    def from_arguments(cls, arguments: argparse.Namespace, reads: Collection[Path | None] = ()) -> Output:
         """Return what the options of a command say; files are not written over what it `reads`.
 
         Raises BadInputError for a place where no file can be written.
@@ -111,11 +111,11 @@ class Output:
                     from lumiimg.report.json_output import write_json_line
 
                     write_json_line(kind, report)
-                answers.append(ImageAnswer.of(image, report))
+                answers.append(ImageAnswer.from_report(image, report))
             except LumiimgError as error:
                 add_suggestion(error)
-                answers.append(ImageAnswer.of_error(image, error))
-        found = ImageAnswers.of(answers, noun)
+                answers.append(ImageAnswer.from_error(image, error))
+        found = ImageAnswers.from_answers(answers, noun)
         document = images_document(command, found)
         self.write_files(document)
         self.show(document)
@@ -124,10 +124,10 @@ class Output:
 
 def how_far(images: Sequence[Path], noun: str = "image") -> Iterator[Path]:
     """Yield images or jobs, and say from time to time, on a terminal, how many of them are read."""
-    is_watched, said_at = sys.stderr.isatty(), time.monotonic()
+    is_watched, printed_at = sys.stderr.isatty(), time.monotonic()
     for number, image in enumerate(images):
-        if is_watched and number and time.monotonic() - said_at > _SOON_S:
-            said_at = time.monotonic()
+        if is_watched and number and time.monotonic() - printed_at > _SOON_S:
+            printed_at = time.monotonic()
             say(f"{number} of {len(images)} {noun}s are read")
         yield image
 

@@ -58,19 +58,19 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         )
     differences = _differences(arguments.image, arguments.output)
-    report_built(arguments, BuildResult(built, beside=differences))
+    report_built(arguments, BuildResult(built, diff=differences))
     return ExitCode.NO if arguments.fresh and differences is not None and differences.files else ExitCode.GOOD
 
 
 def _read_lock(
-    arguments: argparse.Namespace, folder: Path, cache: Path, sources: Sources, tell: Callable[[str], None]
+    arguments: argparse.Namespace, folder: Path, cache: Path, sources: Sources, on_notice: Callable[[str], None]
 ) -> Lock:
     """Return the lock of the image, with the layers of the catalogue where these are the same, else as it carries them.
 
     Raises BadInputError for what is not from the catalogue, unless who made the image is trusted.
     """
     plan, carried = read_carried(arguments.image, folder)
-    plan = with_base(plan, arguments.base, arguments.image, cache, tell)
+    plan = with_base(plan, arguments.base, arguments.image, cache, on_notice)
     catalogues = [open_catalogue(os.environ, arguments.layers), carried]
     lock = lock_of(plan, catalogues, sources.mirrors, os.environ.get("PATH"), arguments.image)
     found = outside_catalogue(lock, sources.mirrors, carried=folder, given=arguments.base)

@@ -90,7 +90,7 @@ def index_of(arguments: argparse.Namespace) -> Callable[[str], bool]:
 
 def context_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> PlanContext:
     """Return what a request is decided on, with the servers that a command may ask. Raises BadInputError."""
-    context = PlanContext.of(request, catalogue, os.environ)
+    context = PlanContext.from_request(request, catalogue, os.environ)
     return replace(
         context,
         web=Http(offline=arguments.offline, retry=False),
@@ -126,8 +126,8 @@ def fetch_image(base: str, arguments: argparse.Namespace) -> Path:
 def _line_of(arguments: argparse.Namespace) -> Callable[[str], None]:
     """Return what prints a line of what is fetched."""
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         if not arguments.quiet:
             say(f"  {line}")
 
-    return tell
+    return print_line

@@ -17,7 +17,7 @@ from lumiimg.report.views.catalogue import schemas_document
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         listed = Schemas()
-        return Output.of(arguments).deliver(schemas_document(listed), "schemas", listed)
+        return Output.from_arguments(arguments).deliver(schemas_document(listed), "schemas", listed)
     if arguments.name not in KINDS:
         raise BadInputError(f"there is no schema {arguments.name!r}", hint=_hint(arguments.name, KINDS))
     sys.stdout.write(f"{strict_json(schema_of(arguments.name))}\n")

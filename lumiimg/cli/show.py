@@ -30,7 +30,7 @@ from lumiimg.report.views.image import record_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    output = Output.of(arguments)
+    output = Output.from_arguments(arguments)
     if arguments.gpu and arguments.name is None:
         raise BadInputError("--gpu is for an image", hint="lumiimg show --gpu image.sif")
     if arguments.gpu:
@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return output.deliver(recipe_document(recipe), "show-recipe", recipe)
     if not catalogue.knows(arguments.name) and Path(arguments.name).exists():
         raise BadInputError(f"there is no entry {arguments.name!r}", hint=f"an image: show ./{arguments.name}")
-    entry = catalogue.entry(catalogue.meant_by(arguments.name))
+    entry = catalogue.entry(catalogue.resolve_base_name(arguments.name))
     layer = shown_layer(entry)
     return output.deliver(layer_document(layer), "show-layer", layer)
 

@@ -33,7 +33,7 @@ _MOST_NAMES = 4096
 
 
 def did_you_mean(word: str, names: Iterable[str], others: Sequence[str] = ()) -> str:
-    """Return a question that names what is spelled alike, or the one option that a letter can stand for.
+    """Return a question with the nearest spelling, or the one option that a letter can mean.
 
     Of an option that other commands take, a letter at most may differ; else they are named.
     """
@@ -84,12 +84,12 @@ def suggest_image(name: str) -> str:
     address = _ADDRESS.sub(r"\1://\2", name)
     if address != name or _TRANSPORT.fullmatch(name):
         return f"{engine_word()} pull {unused('image.sif')} {shlex.quote(address)}; {_TAKE_ADDRESSES}"
-    beside = _beside(path, _IMAGES)
-    there = _first(path, beside) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
+    siblings = _names_in_folder(path, _IMAGES)
+    there = _first(path, siblings) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
     if re.search(r"[*?\[]", name):
         return f"no file has such a name; the images here: {there}"
-    near = [name for name in beside if name in {path.name + end for end in _IMAGES}]
-    if near := near or _near(path, beside):
+    near = [name for name in siblings if name in {path.name + end for end in _IMAGES}]
+    if near := near or _near(path, siblings):
         return f"did you mean {_first(path, near)}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
         return f"if it is an image in a registry: {engine_word()} pull {unused('image.sif')} docker://{name}"
@@ -102,14 +102,14 @@ def suggest_file(name: str) -> str | None:
     What differs in a number alone is another job's.
     """
     path = Path(name)
-    beside = _beside(path, (path.suffix,))
-    near = _near(path, beside)
+    siblings = _names_in_folder(path, (path.suffix,))
+    near = _near(path, siblings)
     if near and _NUMBER.sub("", near[0]) != _NUMBER.sub("", path.name):
         return f"did you mean {_first(path, near)}?"
-    return f"files there with {path.suffix}: {_first(path, beside)}" if path.suffix and beside else None
+    return f"files there with {path.suffix}: {_first(path, siblings)}" if path.suffix and siblings else None
 
 
-def _beside(path: Path, ends: tuple[str, ...]) -> list[str]:
+def _names_in_folder(path: Path, ends: tuple[str, ...]) -> list[str]:
     """Return the names in a file's folder that end so."""
     with suppress(OSError), os.scandir(path.parent) as entries:
         return sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(ends))

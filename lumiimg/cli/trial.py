@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    folder, output = TrialFolder(arguments.folder), Output.of(arguments)
+    folder, output = TrialFolder(arguments.folder), Output.from_arguments(arguments)
     plan = _plan(folder, arguments)
     folder.refuse_others()
     allocation = find_allocation(os.environ)
@@ -53,7 +53,7 @@ def _plan(folder: TrialFolder, arguments: argparse.Namespace) -> TrialPlan:
     """Return the plan of a trial, which is written where its folder is new."""
     new = {"IMAGE": arguments.images, "--nodes": arguments.nodes, "--node-minutes": arguments.node_minutes}
     if not (folder.path / PLAN).exists():
-        inputs = Inputs.of(arguments, site_to_make_for)
+        inputs = Inputs.from_arguments(arguments, site_to_make_for)
         plan = plan_trial(
             arguments.images or open_catalogue(os.environ).images_here()[:_OWN_IMAGES],
             inputs.target,
@@ -71,7 +71,7 @@ def _plan(folder: TrialFolder, arguments: argparse.Namespace) -> TrialPlan:
 
 def _report(arguments: argparse.Namespace) -> int:
     folder = TrialFolder(arguments.folder)
-    return _answer(folder, folder.plan(), Output.of(arguments))
+    return _answer(folder, folder.plan(), Output.from_arguments(arguments))
 
 
 def _answer(folder: TrialFolder, plan: TrialPlan, output: Output) -> int:

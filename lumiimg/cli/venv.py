@@ -27,4 +27,4 @@ def execute(arguments: argparse.Namespace) -> int:
     sources = open_sources(arguments)
     plan = plan_venv(arguments.image, asked, open_catalogue(os.environ, ()), sources, arguments.exclude_newer)
     made = make_venv(plan, output, sources, os.environ, as_folder=as_folder)
-    return Output.of(arguments).deliver(venv_document(made, arguments.image, output), "venv", made)
+    return Output.from_arguments(arguments).deliver(venv_document(made, arguments.image, output), "venv", made)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.check.registry import Findings
-from lumiimg.check.static.variables import doubted, judge_variables
+from lumiimg.check.static.variables import as_doubts, judge_variables
 from lumiimg.cluster.quoting import NOT_IN_PATHS, UNSAFE, names_in
 from lumiimg.core.errors import FailedError, one_safe_line
 from lumiimg.core.findings import Level, Severity
@@ -67,7 +67,7 @@ class JobVariable:
     literal: bool = False
 
     @classmethod
-    def of_site(cls, item: SiteVariable) -> JobVariable:
+    def from_site(cls, item: SiteVariable) -> JobVariable:
         """Return one of a site's file."""
         return cls(item.name, item.value, item.because, item.source, item.folder)
 
@@ -125,7 +125,7 @@ def forced_off(context: ImageInContext) -> Iterator[str]:
     """Yield what an image sets that keeps RCCL off the fabric, whatever is bound; for one that is not checked."""
     found = Findings(Level.STATIC)
     judge_variables(context.variables, FabricPath(), found)
-    for finding in doubted(found.found, context.variables):
+    for finding in as_doubts(found.found, context.variables):
         if finding.severity is Severity.PROBLEM and (context.site is None or context.site.vendor is None):
             yield f"{finding.summary} (`lumiimg check` says what to do)"
 

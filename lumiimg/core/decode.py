@@ -273,7 +273,7 @@ class _Faults:
 
 
 def _sentence(kind: Any, data: object, error: str) -> str:  # noqa: ANN401
-    """Return what msgspec has against a value, with the value and what is allowed."""
+    """Return msgspec's complaint with the value and what is allowed."""
     plain, _ = _plain_type(kind)
     if words := get_args(plain) if get_origin(plain) is Literal else plain if isinstance(plain, EnumType) else ():
         return f"is {_shown(data)}; allowed: {', '.join(map(str, words))}"

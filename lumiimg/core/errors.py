@@ -57,7 +57,7 @@ class LumiimgError(Exception):
     @property
     def sentence(self) -> str:
         """What and where, without what to do."""
-        # each by itself: what a path ends with is not a name of what follows
+        # each alone: what a path ends with is not a name of what follows
         what = shortened(one_safe_line(self.what), _LONG_CLAUSE)
         return f"{shortened(one_safe_line(self.where), _LONG_CLAUSE)}: {what}" if self.where else what
 

@@ -1,4 +1,4 @@
-"""TOML, held against bounds before it is parsed: the one place that calls tomllib.
+"""TOML, compared with bounds before it is parsed: the one place that calls tomllib.
 
 tomllib notes each key of a text, and each beginning of a dotted key, in dictionaries of its own: 1 to 3 KB
 for a part of a key, and time that grows with the square of its parts. A text of 2 MB could ask for gigabytes.
@@ -58,10 +58,10 @@ def package_toml(package: str, name: str) -> dict[str, Any]:
 
 def _without_texts(text: str) -> str:
     """Return what is beside texts and comments, each a `_`: cut as tomllib cuts, up to where it gives up."""
-    beside, start = [], 0
+    parts, start = [], 0
     while found := _TEXT_OR_COMMENT.search(text, start):
-        beside.append(text[start : found.start()])
+        parts.append(text[start : found.start()])
         start = found.end()
         if found[0] == '"""':
             start = next(e.end() for e in _ESCAPE_OR_END.finditer(text, start) if not e[0].startswith("\\"))
-    return "_".join([*beside, text[start:]])
+    return "_".join([*parts, text[start:]])

@@ -90,9 +90,9 @@ def undefined_in(
 def _of_load(
     process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject]
 ) -> tuple[list[UndefinedSymbol], bool]:
-    """Return (those of the objects of one load, whether a library that may define them is one out of a snapshot).
+    """Return (undefined symbols of the objects of one load, whether a library of a snapshot may define them).
 
-    Of one library after the other: no more is kept than what the objects want.
+    One library after the other: no more is in memory than what the objects want.
     """
     wanted: dict[LoadedObject, frozenset[WantedSymbol]] = {}
     size_chars = 0
@@ -230,9 +230,9 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
     if libc is None or libc is process.objects[0]:  # a libc.so.6 alone, as of a compiler's sysroot: nobody runs it
         return None
     own = process.files.banner(process.config.absolute(libc.path))
-    said = f"{libc.path}: {own or 'a file of the host'}"
+    of_libc = f"{libc.path}: {own or 'a file of the host'}"
     if own is not None and of_loader is not None and of_loader != own:
-        return GlibcMismatch(loader, (f"{loader}: {of_loader}", said), is_fatal=own.minor != of_loader.minor)
+        return GlibcMismatch(loader, (f"{loader}: {of_loader}", of_libc), is_fatal=own.minor != of_loader.minor)
     minor = own.minor if own else None
     for part in process.objects:
         if (
@@ -240,7 +240,7 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
             and _PARTS.fullmatch(part.facts.soname or "")
             and (why := _differs(process, part, libc, minor))
         ):
-            return GlibcMismatch(part.path, (f"{part.path}: {why}", said), is_fatal=part.path == loader)
+            return GlibcMismatch(part.path, (f"{part.path}: {why}", of_libc), is_fatal=part.path == loader)
     return None
 
 
@@ -262,8 +262,8 @@ def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: in
     folder, own = of_libc.rpartition("/")[0], real.rpartition("/")[0]
     if (part.facts.soname or "").startswith("ld-") or f"{own}/".startswith(f"{folder}/"):
         return None
-    beside = ((f"{folder}/{part.facts.soname}", part.facts), (f"{own}/{_LIBC}", libc.facts))
-    for path, facts in beside:  # a copy of what lies beside the other is of the same build
+    parts = ((f"{folder}/{part.facts.soname}", part.facts), (f"{own}/{_LIBC}", libc.facts))
+    for path, facts in parts:  # a copy of what lies beside the other is of the same build
         other = facts_at(process.files.fs, path)
         if other is not None and other.build_id is not None and other.build_id == facts.build_id:
             return None

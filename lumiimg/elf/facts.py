@@ -204,7 +204,7 @@ class Dynamic:
             self._string = StringTable(self.segments, address, size_bytes).at
 
     def name(self, tag: int) -> str | None:
-        """Return the name that a tag has; None where the tag is not there."""
+        """Return the string of a tag of the dynamic section; None without it."""
         return self._string(self.values[tag]) if tag in self.values else None
 
     def names(self, tag: int) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ class Dynamic:
         return found
 
     def _records(self, tag: int, read: Callable[[bytes], list[T]]) -> list[T]:
-        """Read records whose length only they themselves tell: where they go on behind what was read, more is read."""
+        """Read records that carry their own length: where they go on behind what was read, more is read."""
         if DT_STRTAB not in self.values or tag not in self.values:
             return []
         size = _READ_BYTES

@@ -175,7 +175,7 @@ class Loader:
 
     @property
     def lib(self) -> str:
-        """`$LIB`."""
+        """What the loader puts in place of `$LIB`."""
         return self.directories[0].strip("/")
 
 
@@ -246,8 +246,8 @@ def _banner_of_libc(fs: FileSystem, cache: LoaderCache | None) -> Banner | None:
     """Return the banner of libc.so.6: where the cache says, or in a default directory of any layout."""
     names = [f"{directory}/{name}" for name in _DEBIAN_NAME_OF_MACHINE.values() for directory in ("/lib", "/usr/lib")]
     cached = cache.lookup("libc.so.6") if cache else None
-    beside = (f"{directory}/libc.so.6" for directory in (*names, "/lib64", "/usr/lib64", "/lib", "/usr/lib"))
-    return next(filter(None, (banner_at(fs, path) for path in (cached, *beside) if path)), None)
+    default_paths = (f"{directory}/libc.so.6" for directory in (*names, "/lib64", "/usr/lib64", "/lib", "/usr/lib"))
+    return next(filter(None, (banner_at(fs, path) for path in (cached, *default_paths) if path)), None)
 
 
 def c_library_of(fs: FileSystem) -> CLibrary:
@@ -273,31 +273,31 @@ def glibc_version(fs: FileSystem) -> str | None:
 
 def facts_at(fs: FileSystem, path: str) -> ElfFacts | None:
     """Return the facts of the file at a path; None for what cannot be read, or is not an ELF file."""
-    return _ask(fs, path, read_elf, None)
+    return _read_elf_of(fs, path, read_elf, None)
 
 
 def abi_at(fs: FileSystem, path: str) -> ElfAbi | None:
     """Return for what kind of machine the file at a path is; None for what cannot be read, or is not an ELF file."""
-    return _ask(fs, path, read_abi, None)
+    return _read_elf_of(fs, path, read_abi, None)
 
 
 def exported_at(fs: FileSystem, path: str, prefix: str = "") -> frozenset[str]:
     """Return the names that the file at a path defines for others; none where that cannot be read."""
-    return _ask(fs, path, lambda file: exported_symbols(file, prefix), frozenset())
+    return _read_elf_of(fs, path, lambda file: exported_symbols(file, prefix), frozenset())
 
 
 def wanted_at(fs: FileSystem, path: str) -> frozenset[str]:
     """Return the names that the file at a path must find elsewhere; none where that cannot be read."""
-    wanted = _ask(fs, path, undefined_symbols, frozenset[WantedSymbol]())
+    wanted = _read_elf_of(fs, path, undefined_symbols, frozenset[WantedSymbol]())
     return frozenset(symbol.name for symbol in wanted)
 
 
 def read_or_empty(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
     """Return a file's bytes; none of what cannot be read, or is larger."""
-    return _ask(fs, path, lambda file: _read_whole(file, limit_bytes), b"")
+    return _read_elf_of(fs, path, lambda file: _read_whole(file, limit_bytes), b"")
 
 
-def _ask(fs: FileSystem, path: str, read: Callable[[OpenFile], T], default: T) -> T:
+def _read_elf_of(fs: FileSystem, path: str, read: Callable[[OpenFile], T], default: T) -> T:
     """Return what is read of a file; the default where that cannot be."""
     with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
         return read(file)

@@ -288,7 +288,7 @@ class Process:
         known = self._names.lookup(wanted)
         if known is not None:
             return known
-        said = wanted if is_need else name
+        label = wanted if is_need else name
         rule, found, other_class = self._rules.search(wanted, requester)
         facts = found.facts if found is not None else None
         if found is None or facts is None:
@@ -297,7 +297,7 @@ class Process:
                 result.errors.append(self._failure(found.path, found))
             else:
                 number = found.errno if found is not None else errno.ENOENT
-                result.errors.append(self._failure(said, Candidate(said, errno=number, is_other_class=other_class)))
+                result.errors.append(self._failure(label, Candidate(label, errno=number, is_other_class=other_class)))
                 result.missing.append(MissingLibrary(name, requester))
             return None
         same = self._names.same_file(found.identity, wanted)
@@ -306,12 +306,12 @@ class Process:
         problem = map_problem(facts, self.loader.glibc_minor)
         if problem:
             result.missing_names.update((name, wanted))
-            result.errors.append(f"{said}: {problem}")
+            result.errors.append(f"{label}: {problem}")
             return None
         if self._is_running:
             refused = open_problem(facts, self.loader.glibc_minor, stack_is_executable=self._stack_is_executable)
             if refused:
-                result.errors.append(f"{said}: {refused}")
+                result.errors.append(f"{label}: {refused}")
         by, origin = found_by or rule, origin_of(found.path, self.config.cwd)
         loaded = LoadedObject(wanted, found.path, facts, by, requester, origin, by_dlopen, found.is_recorded)
         self._names.add(loaded, wanted, found.path, identity=found.identity)

@@ -28,7 +28,7 @@ from lumiimg.elf.symbols import (
     SymbolTable,
     WantedSymbol,
     chain,
-    looked_up,
+    referenced,
     symbol_count,
     words,
 )
@@ -93,7 +93,7 @@ def reference_to(file: RandomAccess, name: str) -> Reference | None:
     if own is not None:
         versions = dict(dynamic.version_definitions())
         is_symbolic = _DT_SYMBOLIC in dynamic.values or bool(dynamic.values.get(DT_FLAGS, 0) & _DF_SYMBOLIC)
-        is_bound = is_symbolic or own.other & 3 == _PROTECTED or own.number not in looked_up(dynamic, lazily=False)
+        is_bound = is_symbolic or own.other & 3 == _PROTECTED or own.number not in referenced(dynamic, lazily=False)
         wanted = WantedSymbol(name, versions.get(own.version & VERSION_INDEX))
         return Reference(wanted, is_defined=True, is_bound=is_bound)
     table, encoded = SymbolTable(dynamic, _undefined_count(dynamic)), _encoded(name)
@@ -176,4 +176,4 @@ def _undefined_count(dynamic: Dynamic) -> int:
         return symbol_count(dynamic)
     first_symbol = words(dynamic, dynamic.values[DT_GNU_HASH], 4)[1]
     # a file that defines nothing does not say where they end
-    return first_symbol if first_symbol > 1 else max(looked_up(dynamic, lazily=False), default=0) + 1
+    return first_symbol if first_symbol > 1 else max(referenced(dynamic, lazily=False), default=0) + 1

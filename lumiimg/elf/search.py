@@ -181,7 +181,7 @@ class SearchRules:
 
     def __init__(self, files: ElfCache, machine: int, config: LoaderConfig, loader: Loader, main: LoadedObject) -> None:
         self.doubts: dict[str, None] = {}
-        """What may lead elsewhere than is said here."""
+        """What may lead elsewhere than this result."""
         self._files = files
         self._machine = machine
         self._config = config

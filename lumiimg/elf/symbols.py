@@ -87,7 +87,7 @@ def undefined_symbols(file: RandomAccess, *, lazily: bool = False) -> frozenset[
     `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
     """
     dynamic = Dynamic(file)
-    numbers = looked_up(dynamic, lazily=lazily)
+    numbers = referenced(dynamic, lazily=lazily)
     if not numbers:
         return frozenset()
     # how many symbols there are need not show in the hash table, which has those that the file defines
@@ -216,7 +216,7 @@ def words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
     return array.array("I", data)
 
 
-def looked_up(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
+def referenced(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
     """Return the numbers of the symbols that relocations name: whether what another object has there is copied.
 
     `lazily`: of the relocations that are done at the load alone. The machines that are known have no others than RELA.

@@ -103,14 +103,14 @@ _PEOPLE_SAY = {
 
 
 def find_engine(environment: Mapping[str, str]) -> Engine:
-    """Return the first of `engines_here`: the one by which jobs start containers, so that what it does is evidence.
+    """Return the first of `available_engines`, by which jobs start containers, so that what it does is evidence.
 
     Whether it starts any is not asked: a check is not made by another engine than jobs have.
     """
-    return next(engines_here(environment))
+    return next(available_engines(environment))
 
 
-def engines_here(environment: Mapping[str, str]) -> Iterator[Engine]:
+def available_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
     """Yield the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
 
     Raises MissingHereError where there is none, which names what was tried and how each failed.
@@ -157,16 +157,16 @@ def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
         if path is None:
             refused.append(f"{name}: not found")
         elif not any(engine.path.samefile(path) for engine in found):
-            said = run([path, "--version"], env=clean, timeout_s=_PROBE_TIMEOUT_S)
-            match = _VERSION.search(said.output)
-            if said.ok and match is not None:
+            done = run([path, "--version"], env=clean, timeout_s=_PROBE_TIMEOUT_S)
+            match = _VERSION.search(done.output)
+            if done.ok and match is not None:
                 kind = EngineKind.APPTAINER if match[1] == "apptainer" else EngineKind.SINGULARITY
                 help_text = run([path, "build", "--help"], env=clean, timeout_s=_PROBE_TIMEOUT_S).output
                 found.append(Engine(Path(path), kind, match[2], frozenset(re.findall(r"--[a-z][a-z-]+", help_text))))
                 yield found[-1]
             else:
-                why = "neither Apptainer nor SingularityCE" if said.ok else f"exit {said.exit_code}"
-                refused.append(f"{path}: {why}, {one_line(said.last_line) or 'no output'}")
+                why = "neither Apptainer nor SingularityCE" if done.ok else f"exit {done.exit_code}"
+                refused.append(f"{path}: {why}, {one_line(done.last_line) or 'no output'}")
     if not found:
         raise MissingHereError(f"no working container engine here ({'; '.join(refused)})", hint=_HINT)
 
@@ -199,8 +199,8 @@ def without_logins(environment: Mapping[str, str], home: Path) -> dict[str, str]
     debootstrap's wget, and an engine that asks a registry without TLS, would send it.
     """
     logins = (*_LOGINS, "_CONFIGDIR", "DOCKER_CONFIG")
-    kept = {name: value for name, value in environment.items() if not name.endswith(logins)}
-    return kept | NO_NETRC | {"HOME": os.fspath(home)}
+    without_logins = {name: value for name, value in environment.items() if not name.endswith(logins)}
+    return without_logins | NO_NETRC | {"HOME": os.fspath(home)}
 
 
 def without_passwords(environment: Mapping[str, str]) -> dict[str, str]:
@@ -224,16 +224,16 @@ def script_words(
     *,
     binds: Sequence[BindSpec] = (),
     writable: bool = False,
-    own_processes: bool = False,
+    has_pid_namespace: bool = False,
 ) -> list[str | Path]:
     """Return the command that runs a program in an image as `%post` is run: root where the engine can, and apart.
 
-    `root` is an image, or with `writable` a folder; `own_processes`: none that it starts outlives it, as none does that
-    `build` runs.
+    `root` is an image, or with `writable` a folder. `has_pid_namespace`: nothing that it starts outlives it, as nothing
+    that `build` runs does.
     """
     options = [*_APART, *_flags(engine)]
     options += ["--writable"] if writable else []
-    options += ["--pid"] if own_processes else []
+    options += ["--pid"] if has_pid_namespace else []
     return _container(engine, options, binds, root, argv)
 
 

@@ -23,7 +23,7 @@ _AROUND = re.compile(
     r"|^(ERROR: )?Failed (building|to build) "
 )
 _TAIL_CHARS = 64 * 1024
-_SAID_CHARS = 300
+_MEANING_LIMIT = 300
 _LINES = 20
 
 
@@ -54,7 +54,7 @@ def explain(output: str) -> Failure | None:
     return last[1] if last else None
 
 
-def telling_line(output: str) -> str:
+def last_words(output: str) -> str:
     """Return the last line of an output that is not the engine's frame around it, without colours.
 
     Where there is none, what the engine itself ended with; nothing, where all went well by its words.
@@ -67,9 +67,9 @@ def telling_line(output: str) -> str:
 
 
 def not_started(engine: Engine, output: str, *, where: str | None = None) -> MissingHereError:
-    """Return the error for a container that an engine does not start, by what it printed, with what is to be done."""
+    """Return the error for a container that does not start, from what the engine printed, with the remedy."""
     known = explain(output)
-    why = known.meaning if known else one_safe_line(telling_line(output))[:_SAID_CHARS] or "it does not say why"
+    why = known.meaning if known else one_safe_line(last_words(output))[:_MEANING_LIMIT] or "it does not say why"
     return MissingHereError(
         f"{engine.name} cannot start a container here: {why}",
         where=where,

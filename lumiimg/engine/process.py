@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
-"""Output kept in memory of one child, its end; the log, if there is one, has it from its start."""
+"""Output of one child in memory, its end; the log, if there is one, has it from its start."""
 LOG_LIMIT_BYTES = 256 * 1024 * 1024
 """Output of one child that goes to its log: more than a build prints, and one that never ends fills no file system."""
 LINE_LIMIT_BYTES = 64 * 1024
@@ -71,7 +71,7 @@ class Completed:
 
     @property
     def ok(self) -> bool:
-        """Whether the child ended by itself with status 0."""
+        """Whether the child ended with status 0, and was not ended."""
         return self.exit_code == 0 and not self.timed_out
 
     @property
@@ -140,9 +140,9 @@ def _absolute(path: str) -> str:
 
 
 def _handed_on(env: Mapping[str, str]) -> dict[str, str]:
-    kept = without_secrets(env)
+    passed_on = without_secrets(env)
     # an empty one would be the current folder again
-    return kept | {"PATH": _absolute(kept["PATH"]) or os.defpath} if "PATH" in kept else kept
+    return passed_on | {"PATH": _absolute(passed_on["PATH"]) or os.defpath} if "PATH" in passed_on else passed_on
 
 
 def _read_to_the_end(
@@ -195,8 +195,8 @@ class _Collector:
         self._lines_room = LINES_LIMIT
         self._unsaid = b""
         self._line = b""
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = 0
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
         self.truncated = False
 
     def feed(self, chunk: bytes) -> None:
@@ -207,11 +207,11 @@ class _Collector:
         if self._on_line is not None:
             self._hand_on(chunk)
         self._room -= len(chunk)
-        # The end of it is kept: that is where a failure is reported.
-        self._kept.append(chunk)
-        self._kept_bytes += len(chunk)
-        while self._kept_bytes > OUTPUT_LIMIT_BYTES:
-            self._kept_bytes -= len(self._kept.popleft())
+        # Its end stays: that is where a failure is reported.
+        self._tail.append(chunk)
+        self._tail_bytes += len(chunk)
+        while self._tail_bytes > OUTPUT_LIMIT_BYTES:
+            self._tail_bytes -= len(self._tail.popleft())
             self.truncated = True
 
     def _hand_on(self, chunk: bytes) -> None:
@@ -236,7 +236,7 @@ class _Collector:
             self._on_line(_plain(line).rstrip("\r"))
 
     def text(self) -> str:
-        return _plain(b"".join(self._kept))
+        return _plain(b"".join(self._tail))
 
 
 def _plain(output: bytes) -> str:

@@ -117,11 +117,11 @@ def quota_at(folder: Path, mount: Mount) -> Quota:
     if mount.kind != _LUSTRE:
         return _asked([program, "-w", "-u", "-g", "-f", mount.point])
     asked = [["-u", f"{os.getuid()}"], ["-g", f"{os.getgid()}"]]
-    said = _output([program, "project", "-d", f"{folder}"])
-    if said is not None and (project := _PROJECT.match(said)) and int(project["project"]):
+    output = _output([program, "project", "-d", f"{folder}"])
+    if output is not None and (project := _PROJECT.match(output)) and int(project["project"]):
         asked.append(["-p", project["project"]])
     found = []
-    for of in asked if said is not None else ():
+    for of in asked if output is not None else ():
         found.append(_asked([program, "quota", "-q", *of, f"{folder}"]))
         if found[-1].note:
             break
@@ -130,10 +130,10 @@ def quota_at(folder: Path, mount: Mount) -> Quota:
 
 def _asked(argv: list[str]) -> Quota:
     """Return what is left of the tightest limit that a program prints."""
-    said = _output(argv)
-    if said is None:
+    output = _output(argv)
+    if output is None:
         return _silent(argv[0])
-    numbers = [tuple(map(int, hit.groups())) for hit in _NUMBERS.finditer(said)]
+    numbers = [tuple(map(int, hit.groups())) for hit in _NUMBERS.finditer(output)]
     # 0 means without a limit
     limits = [(used, min(filter(None, limits))) for used, *limits in numbers if any(limits)]
     return _tightest([Quota(max(0, limit - used) * _KIB) for used, limit in limits])

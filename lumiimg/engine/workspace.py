@@ -3,13 +3,13 @@
 In a shared folder without sticky bit a neighbour can give any name to a private folder of the user's: no name proves
 that a folder is ours. What is in it does:
 
-    PREFIX….lumiimg/<owner>/    one that only this user may open, and in it the one that is written into
+    PREFIX….lumiimg/<owner>/    a folder that only this user may open, and in it the one that is written to
 
 An owner is a process, so named that no other is taken for it. A number alone is not enough: each namespace of processes
 counts from one (containers, jobs with namespaces of their own), often under the same name of the machine.
 
-A process removes what it has made through the descriptor that it holds since then. Of what a killed one has left, the
-next removes what has the name of an owner, and the folder around it where nothing else is there.
+A process removes what it has made through the descriptor that it holds since then. The next process removes what a
+killed one left under the name of an owner, and the folder around it if it is empty.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def remove_left(parent: Path) -> None:
             seen = os.fstat(around)
             if seen.st_uid == os.getuid() and not seen.st_mode & 0o077:
                 for name in _names(around):
-                    if is_left(name, os.stat(name, dir_fd=around, follow_symlinks=False)):
+                    if is_abandoned(name, os.stat(name, dir_fd=around, follow_symlinks=False)):
                         _remove(name, around, path)
 
 
@@ -226,7 +226,7 @@ def owner_mark() -> str:
     return f".{os.getpid()}-{_place()}{MARK}"
 
 
-def is_left(name: str, seen: os.stat_result) -> bool:
+def is_abandoned(name: str, seen: os.stat_result) -> bool:
     """Whether something of this user's that is named for its owner was left by a process that no longer lives.
 
     That of another node, boot or namespace of processes cannot be seen from here, and may live, as the name of a

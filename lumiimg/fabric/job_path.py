@@ -112,7 +112,7 @@ def _where_it_ends(step: Step, report: LogReport, of: VerdictGroup) -> Step:
 
 
 def _broken(report: LogReport, of: VerdictGroup) -> Part | None:
-    """Return the step that these nodes did not get past; None where they did, or nobody can tell."""
+    """Return the step that these nodes did not get past; None where they did, or that is not known."""
     verdict = of.verdict
     if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and of.provider is None):
         return None

@@ -1,6 +1,6 @@
 """The fabric path: RCCL → net plugin → libfabric → cxi provider → libcxi → NIC, and which files are which part of it.
 
-Two kinds of names are kept apart. What a program gives to dlopen is exact (`LIBRCCL`, `PLUGIN_FILES`, `LIBFABRIC`).
+There are two kinds of names. What a program gives to dlopen is exact (`LIBRCCL`, `PLUGIN_FILES`, `LIBFABRIC`).
 What lies in an image or is mapped in a process may have a longer name (`part_of`), since a link leads to it, or
 NCCL_NET_PLUGIN names it. `rccl.py` says which of the plugin's names one RCCL asks for.
 """
@@ -124,7 +124,7 @@ def names_by_variable(value: str, stems: tuple[str, ...], naming: PluginVariable
 
 
 NOT_REACHED = "not reached: the path ends before it"
-"""What is said of a step behind a broken one."""
+"""The text of a step behind a broken one."""
 
 
 class Fabric(StrEnum):
@@ -196,7 +196,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the path, and the evidence for or against it."""
+    """One step of the path, and its evidence."""
 
     part: Part
     """Which step it is."""

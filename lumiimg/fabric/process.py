@@ -176,7 +176,7 @@ def _read(root: RootFileSystem, path: str) -> bytes | None:
 def _own(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
     """Return what a libfabric says of itself by its strings; nothing where those are not at hand.
 
-    First where it looks by itself: PROVDLDIR, which its help for FI_PROVIDER_PATH names. Then whether it gives
+    First its default: PROVDLDIR, which its help for FI_PROVIDER_PATH names. Then whether it gives
     `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on. Last whether `+` there names a file.
     """
     start = data.find(_HELP)

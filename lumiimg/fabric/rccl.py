@@ -125,7 +125,7 @@ class Rccl:
 
 @cache
 def rccl_table() -> RcclTable:
-    """Return the table."""
+    """Return the generations of RCCL (rccl.toml)."""
     return decode(package_toml(__package__, "rccl.toml"), RcclTable)
 
 

@@ -28,7 +28,7 @@ _BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 _CHUNK_BYTES = 64 * 1024
 
 
-class Exchange(requests.Session):
+class TimedSession(requests.Session):
     """All tries, redirects and bytes of one answer, which end together; to be used by `with`.
 
     The timeouts of requests count between two bytes. A server that sends one now and then, in a header, the size of a
@@ -41,7 +41,7 @@ class Exchange(requests.Session):
         for scheme in ("https://", "http://"):
             self.mount(scheme, _Adapter(self))
         self._error: FailedError | None = None
-        self._over = threading.Event()
+        self._has_ended = threading.Event()
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []
         self._timer = threading.Timer(max(0.0, seconds), self.end, (late,))
@@ -59,14 +59,14 @@ class Exchange(requests.Session):
         """End the exchange with an error, from any thread."""
         with self._lock:
             self._error = self._error or error
-            self._over.set()
+            self._has_ended.set()
             for connection in self._connections:
                 with suppress(OSError):  # the server was quicker
                     connection.shutdown(socket.SHUT_RDWR)
 
     def check(self, wait_s: float = 0.0) -> None:
         """Raise the error of the exchange if it has ended, or does so while this waits."""
-        if self._over.wait(wait_s) and self._error is not None:
+        if self._has_ended.wait(wait_s) and self._error is not None:
             raise self._error
 
     def watch(self, connection: socket.socket) -> None:
@@ -119,7 +119,7 @@ def _without_login(request: requests.PreparedRequest) -> requests.PreparedReques
 class _Adapter(HTTPAdapter):
     """Makes each connection of urllib3, also one to a proxy, one that its exchange watches."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: TimedSession) -> None:
         super().__init__()
         self._exchange = exchange
 
@@ -131,7 +131,7 @@ class _Adapter(HTTPAdapter):
 
 
 class _Watched:
-    exchange: Exchange
+    exchange: TimedSession
 
     def _new_conn(self) -> socket.socket:
         connection: socket.socket = super()._new_conn()  # type: ignore[misc]

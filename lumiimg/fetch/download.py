@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import regular_file
-from lumiimg.engine.workspace import MARK, is_left, owner_mark
+from lumiimg.engine.workspace import MARK, is_abandoned, owner_mark
 from lumiimg.fetch.http import Bounds, BrokeOffError, Http, ReplacedError, display_url
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lumiimg.fetch.registry import Repository
 
 SIZE_LIMIT_BYTES = 16 * 1024**3
-"""Of one file, if nothing else is said; a wheel of torch for ROCm has 4 GiB."""
+"""Of one file, by default; a wheel of torch for ROCm has 4 GiB."""
 TOTAL_S = 3600.0
 """Longest time of one download with all its tries, unless the caller sets another."""
 OLD_S = 7 * 24 * 3600.0
@@ -67,7 +67,7 @@ def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
         with suppress(OSError):  # another process was as quick
             seen = entry.lstat()
             is_own_file = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
-            if not is_own_file or (entry.name.endswith(MARK) and not is_left(entry.name, seen)):
+            if not is_own_file or (entry.name.endswith(MARK) and not is_abandoned(entry.name, seen)):
                 continue
             if entry.name.partition(".")[0] == free.name:
                 _keep_larger(entry, mine)
@@ -112,12 +112,12 @@ def download(
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     # without a buffer: kill -9 takes nothing of it away
     with os.fdopen(regular_file(partial, flags, follow=False), "ab+", buffering=0) as file:
-        actual, breaks, is_whole = _digest(file), 0, False
-        while actual != sha256 and not is_whole:
+        actual, breaks, is_intact = _digest(file), 0, False
+        while actual != sha256 and not is_intact:
             if sha256 is None:
                 file.truncate(0)
             try:
-                is_whole = not _append(url, server, bounds, file)
+                is_intact = not _append(url, server, bounds, file)
             except BrokeOffError:
                 breaks += 1
                 if breaks == _ATTEMPTS:

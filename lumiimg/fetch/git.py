@@ -40,7 +40,7 @@ _MOST_BYTES = 1 << 30
 _MOST_MEMBERS = 200_000
 # Of a user's own git, what its server, its certificates and its logins are stays (gitconfig); what says where a
 # repository is, or has other programs run, does not.
-_KEPT = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL")
+_PASSED_ON = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL")
 _SETTINGS = (
     *("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", "maintenance.auto=false"),
     *("http.lowSpeedLimit=1000", "http.lowSpeedTime=60", "tar.umask=0022"),
@@ -60,7 +60,7 @@ class GitAddress:
     subdirectory: str = ""
 
     @property
-    def is_settled(self) -> bool:
+    def is_pinned(self) -> bool:
         """Whether it names a commit, whole."""
         return _COMMIT.fullmatch(self.ref) is not None
 
@@ -139,7 +139,7 @@ def _git(words: tuple[str, ...], folder: Path, url: str, timeout_s: float) -> Co
     if program is None:
         what = "git, which fetches requirements at a commit, is not on PATH"
         raise MissingHereError(what, hint="install it, or load its module; earlier downloads do not need it")
-    env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("GIT_")}
+    env = {name: value for name, value in os.environ.items() if name in _PASSED_ON or not name.startswith("GIT_")}
     env |= {"GIT_ALLOW_PROTOCOL": url.partition(":")[0], "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true"}
     env |= {"LC_ALL": "C", "SSH_ASKPASS": "true"}
     if bundle := env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"):
@@ -154,8 +154,10 @@ def _failure(done: Completed, address: GitAddress) -> FailedError:
         return FailedError(f"was not fetched within {_FETCH_S:.0f} s", where=f"{address}", hint="try again")
     if done.exit_code == 128 + signal.SIGXFSZ or re.search("signal 25|File too large", done.output):
         return FailedError(f"is larger than {_MOST_BYTES >> 20} MiB", where=f"{address}")
-    said = next((line for line in done.output.splitlines() if line.startswith("fatal: ")), done.last_line)
-    return FailedError(f"git: {redact(one_line(said))[:300]}", where=f"{address}", hint="check that the commit exists")
+    error_line = next((line for line in done.output.splitlines() if line.startswith("fatal: ")), done.last_line)
+    return FailedError(
+        f"git: {redact(one_line(error_line))[:300]}", where=f"{address}", hint="check that the commit exists"
+    )
 
 
 def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import requests
 
-    from lumiimg.fetch.connection import Exchange
+    from lumiimg.fetch.connection import TimedSession
 
 _ANSWER_S = 120.0
 _ALL_S = 24 * 3600.0
@@ -87,7 +87,7 @@ class Http:
         """`retry` is for what must come: where something else will do, one try of few seconds is enough."""
         self.offline = offline
         self._attempts, self._connect_s = (_ATTEMPTS, _CONNECT_S) if retry else (0, _SOON_S)
-        self._running: set[Exchange] = set()
+        self._running: set[TimedSession] = set()
         self._is_stopped = False
         self._left_s = _ALL_S
 
@@ -135,12 +135,12 @@ class Http:
                 where=display_url(url),
                 hint="fetch it once without --offline, or name the file: --source NAME=FILE",
             )
-        from lumiimg.fetch.connection import Exchange  # 135 ms that only the network should cost
+        from lumiimg.fetch.connection import TimedSession  # 135 ms that only the network should cost
 
         start = time.monotonic()
         what = f"did not arrive within {max(0, min(bounds.within_s, self._left_s)):.0f} s"
         late = FailedError(what, where=display_url(url), hint=ELSEWHERE)
-        with Exchange(min(bounds.since + bounds.within_s - start, self._left_s), late) as exchange:
+        with TimedSession(min(bounds.since + bounds.within_s - start, self._left_s), late) as exchange:
             self._running.add(exchange)
             try:
                 if self._is_stopped:
@@ -153,7 +153,7 @@ class Http:
                 self._left_s -= time.monotonic() - start
 
     def _follow(
-        self, exchange: Exchange, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
+        self, exchange: TimedSession, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
     ) -> requests.Response:
         """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
         for _ in range(_REDIRECTS + 1):
@@ -194,7 +194,7 @@ def _redirected(url: str, target: str) -> str:
     raise FailedError(f"redirects to {display_url(target)[:200]}, which is not allowed", where=display_url(url))
 
 
-def _chunks(answer: requests.Response, bounds: Bounds, exchange: Exchange) -> Iterator[bytes]:
+def _chunks(answer: requests.Response, bounds: Bounds, exchange: TimedSession) -> Iterator[bytes]:
     from lumiimg.fetch.connection import read
 
     size, where = 0, display_url(answer.url)

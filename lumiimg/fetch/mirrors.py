@@ -47,7 +47,7 @@ class Mirrors:
         return url
 
     def restore(self, url: str) -> str:
-        """Return the address that `rewrite` would have made this one of, so that it holds without the mirror too.
+        """Return the address before `rewrite`, valid without the mirror too.
 
         What is in the index that `pypi` names stays: one server may have that index below the mirror of another.
         """

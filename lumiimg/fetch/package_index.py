@@ -107,8 +107,10 @@ class _Page(HTMLParser):
         link = dict(attrs)
         url = link.pop("href", None) or ""
         name = unquote(url.partition("#")[0].rpartition("/")[2])
-        said = {key.removeprefix("data-"): value or True for key, value in link.items() if key.startswith("data-")}
-        self.entries.append({**said, "filename": name, "url": url})
+        attributes = {
+            key.removeprefix("data-"): value or True for key, value in link.items() if key.startswith("data-")
+        }
+        self.entries.append({**attributes, "filename": name, "url": url})
 
 
 def _files(entries: list[dict[str, Any]], page: str, project: str) -> tuple[IndexFile, ...]:

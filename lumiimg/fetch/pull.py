@@ -103,7 +103,7 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
 
 
 def _blob(blob: Descriptor, repository: Repository, store: Path, claims: ExitStack) -> Path:
-    """Return a blob, whole and verified, which is kept in `store` until `claims` end, unless it is moved.
+    """Return a blob, whole and verified; it stays in `store` until `claims` end, unless it is moved.
 
     The manifest says how large it may be: by that the room for it was judged.
     """
@@ -162,8 +162,8 @@ def _api(base: str) -> str:
 
     with _errors_of_engine(base), closing(docker.from_env(version=_OLDEST_API, timeout=_ANSWER_S)) as client:
         client.api.auth = lambda request: request
-        said = client.version(api_version=False)
-    version = said.get("ApiVersion") if isinstance(said, dict) else None
+        document = client.version(api_version=False)
+    version = document.get("ApiVersion") if isinstance(document, dict) else None
     if not isinstance(version, str) or not _API.fullmatch(version):
         raise MissingHereError("no Docker engine answers: the reply names no API version", where=base, hint=_START)
     return version
@@ -188,8 +188,8 @@ def _errors_of_engine(base: str) -> Iterator[None]:
         hint = f"docker pull {shell_quote(base.removeprefix(DAEMON_SCHEME))}"
         raise FailedError("the engine does not have it", where=base, hint=hint) from error
     except (APIError, ChunkedEncodingError) as error:
-        said = one_line(str(getattr(error, "explanation", None) or error))[:200]
-        raise FailedError(f"the engine did not provide it: {said}", where=base) from error
+        why = one_line(str(getattr(error, "explanation", None) or error))[:200]
+        raise FailedError(f"the engine did not provide it: {why}", where=base) from error
     except (DockerException, RequestException) as error:
         what = f"no Docker engine answers: {one_line(str(error))[:200]}"
         raise MissingHereError(what, where=base, hint=_START) from error
@@ -228,8 +228,8 @@ class FetchedImage:
     """When it was used the last time, in nanoseconds since 1970."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether each blob is what its name says; of what an engine saved, nobody said what it is."""
+    def is_intact(self) -> bool:
+        """Whether each blob has the digest of its name; what an engine saved has none."""
         try:
             return all(file_sha256(blob) == blob.name for blob in self.path.glob("blobs/sha256/*"))
         except BadInputError:
@@ -250,7 +250,7 @@ class FetchedImage:
 
 
 def fetched_images(cache: Path) -> list[FetchedImage]:
-    """Return the images of a cache."""
+    """Return the images that were fetched into a cache."""
     found = []
     for path in (*(cache / _OCI).glob("*"), *(cache / _DAEMON).glob("*.tar")):
         with suppress(OSError):  # another has just removed it
@@ -269,6 +269,6 @@ def drop_damaged(path: Path) -> None:
     api/server/router/image, getImagesGet.
     """
     for image in fetched_images(path.parent.parent):
-        if image.path == path and (path.suffix == ".tar" or not image.is_whole):
+        if image.path == path and (path.suffix == ".tar" or not image.is_intact):
             with suppress(FailedError):
                 image.remove()

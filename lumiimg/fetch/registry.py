@@ -230,7 +230,7 @@ class Repository:
         return config
 
     def blob_url(self, digest: str) -> str:
-        """Return where a blob is."""
+        """Return the address of a blob by its digest."""
         return f"{self._url}/blobs/{digest}"
 
     @contextmanager
@@ -261,18 +261,18 @@ class Repository:
         challenge = _BEARER.search(refusal.headers.get("www-authenticate", "")[:_CHALLENGE_LIMIT])
         if refusal.status != 401 or not self._is_from_registry(refusal) or challenge is None:
             return False  # where it wants Basic, the login in ~/.netrc was shown with the question
-        said: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         for key, quoted, bare in _PARAMETER.findall(challenge[1]):
-            said.setdefault(key.lower(), quoted or bare)  # a second challenge in the same header may follow
-        realm = said.get("realm", "")
+            parameters.setdefault(key.lower(), quoted or bare)  # a second challenge in the same header may follow
+        realm = parameters.get("realm", "")
         if not re.fullmatch(r"https://[!-~]+" if self._url.startswith("https") else r"https?://[!-~]+", realm):
             what = f"asks for a token from {realm[:200]!r}, which lumiimg does not contact"
             raise FailedError(what, where=refusal.url)
         query = {"scope": f"repository:{self.reference.repository}:pull"}
-        query |= {key: said[key] for key in ("service", "scope") if key in said}
+        query |= {key: parameters[key] for key in ("service", "scope") if key in parameters}
         url = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
-        with self._http.open(url, Bounds(_TOKEN_LIMIT_BYTES, plain=True), {}, _HANDLED, self._url) as said_there:
-            answer = said_there.whole()
+        with self._http.open(url, Bounds(_TOKEN_LIMIT_BYTES, plain=True), {}, _HANDLED, self._url) as response:
+            answer = response.whole()
         if answer.status in {401, 403, 429}:
             self._refuse(replace(answer, url=refusal.url))
         answer = replace(answer, url=realm.partition("?")[0])
@@ -311,9 +311,9 @@ def _verified(answer: Response, asked: str | None) -> str:
     """
     digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     announced = answer.headers.get("docker-content-digest", "")
-    for said in (asked, announced if announced.startswith("sha256:") else None):
-        if said not in {None, digest}:
-            what = f"has another digest: it is {digest}, not {said}"[:300]
+    for expected in (asked, announced if announced.startswith("sha256:") else None):
+        if expected not in {None, digest}:
+            what = f"has another digest: it is {digest}, not {expected}"[:300]
             hint = "it was changed or damaged on the way; nothing of it was used"
             raise FailedError(what, where=answer.url, hint=hint)
     return digest
@@ -328,19 +328,19 @@ def _decoded(answer: Response, kind: type[_T]) -> _T:
 
 
 def _media_type(answer: Response, document: Document) -> str:
-    """Return which of the types that we understand it is, on which header, word and content have to agree.
+    """Return the media type; header, word and content have to agree on it.
 
     They decide what the bytes mean: one document that is an image to one reader and an index to another is an attack
     (CVE-2021-41190; §Pulling manifests). One of schema 1 has no digests to rely on.
     """
     header = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    said = {kind for kind in (document.media_type, header if header in _INDEXES + _IMAGES else None) if kind}
+    media_types = {kind for kind in (document.media_type, header if header in _INDEXES + _IMAGES else None) if kind}
     kinds = _IMAGES if document.manifests is None else _INDEXES
     is_one = (document.manifests is None) != (document.layers is None) and document.schema_version == 2
-    if not is_one or len(said) > 1 or not said <= {*kinds}:
-        named = " and ".join(sorted(kind[:100] for kind in said)) or "of no known type"
+    if not is_one or len(media_types) > 1 or not media_types <= {*kinds}:
+        named = " and ".join(sorted(kind[:100] for kind in media_types)) or "of no known type"
         raise FailedError(f"is neither an image nor an index of images ({named})", where=answer.url)
-    return said.pop() if said else kinds[0]
+    return media_types.pop() if media_types else kinds[0]
 
 
 def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Downloads: got once, several at a time, kept by digest, never used without it."""
+"""Downloads: fetched once, several at a time, stored by digest, never used without it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Store:
         return self._put(location, sha256)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
-        """Return the paths of sources that are settled; what is not there is got, at once. Raises as `get` does."""
+        """Return the paths of locked sources; those that are missing are fetched in parallel. Raises as `get` does."""
         tasks: dict[str, Callable[[], Path]] = {}
         digests: dict[_S, str] = {}
         for source in wanted:
@@ -102,10 +102,10 @@ class Store:
         """Whether a file is there and is what its name says: it is read once, unless it was touched."""
         if not file.is_file():
             return False
-        stamp = _stamp(file)
-        if stamp not in self._verified and file_sha256(file) == file.name:
-            self._verified.add(stamp)
-        return stamp in self._verified
+        file_stamp = _file_stamp(file)
+        if file_stamp not in self._verified and file_sha256(file) == file.name:
+            self._verified.add(file_stamp)
+        return file_stamp in self._verified
 
     def _put(self, location: str, expected: str | None) -> Path:
         is_remote = is_address(location)
@@ -119,7 +119,7 @@ class Store:
                 _copy(location, file)
                 actual = file_sha256(file)
             require_digest(actual, expected, location)
-            self._verified.add(_stamp(whole := file.replace(self._folder / actual)))
+            self._verified.add(_file_stamp(whole := file.replace(self._folder / actual)))
             return whole
 
 
@@ -159,14 +159,14 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
     return {name: future.result() for name, future in futures.items()}
 
 
-def _stamp(file: Path) -> tuple[str, int, int, int]:
+def _file_stamp(file: Path) -> tuple[str, int, int, int]:
     """Return what shows whether a file was touched."""
     seen = file.stat()
     return file.name, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _copy(location: str, target: Path) -> None:
-    """Copy a file of this machine. Raises FailedError if it is not a file or too large, OSError if it cannot be kept.
+    """Copy a file of this machine. Raises FailedError where it is not a file or too large, else OSError.
 
     A pipe would never end its opening, and a device never its reading.
     """
@@ -188,6 +188,6 @@ class Sources:
     store: Store
     mirrors: Mirrors
     cache: Path
-    """Where what is fetched is kept."""
+    """Folder of downloads."""
     on_line: Callable[[str], None]
     """Is given a line about what is fetched."""

@@ -1,4 +1,4 @@
-"""GPU code in files: what it says it runs on, and which GPU takes it. Heads are read, never the code.
+"""GPU code in files: its targets, and the GPUs that take it. Heads are read, never the code.
 
 `gpu_code_in` reads a file (a program or library of the host, a bundle, a code object, a kernel file of a library), and
 `fit` says whether a GPU, which `node_gpu` makes of its name, takes what it found. The rest is about names: what people

@@ -75,7 +75,7 @@ class GpuFit(StrEnum):
     NO = "no"
     """It takes none of it: "no kernel image is available", "invalid device function"."""
     UNKNOWN = "unknown"
-    """It cannot be said from the files."""
+    """It cannot be known from the files."""
 
     @property
     def in_words(self) -> str:

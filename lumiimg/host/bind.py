@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 from lumiimg.elf import MissingVersion, duplicate_libraries, is_glibc_part
 from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, Fabric, net_symbol
 from lumiimg.fabric.process import PROVIDER_PATH
-from lumiimg.host.bind_trial import OWN_FILES, PROVIDER_NAME, BindPlan, BindRefusedError, BindTrial, Demand, attempt
+from lumiimg.host.bind_trial import (
+    OWN_FILES,
+    PROVIDER_NAME,
+    BindPlan,
+    BindRefusedError,
+    BindTrial,
+    ProcessDemand,
+    attempt,
+)
 from lumiimg.host.container_view import ENGINE_LIBRARIES
 from lumiimg.host.manifest import BindManifest, Loaded, Refusal, Variable
 from lumiimg.host.snapshot import HostFiles
@@ -51,13 +59,13 @@ class SolvedManifest(BindManifest):
         return BindManifest(self.fabric, self.machine, self.binds, self.variables, self.refusals, self.notes)
 
 
-def solve(root: RootFileSystem, settings: LoaderConfig, demand: Demand, snapshot: Snapshot) -> SolvedManifest:
+def solve(root: RootFileSystem, settings: LoaderConfig, demand: ProcessDemand, snapshot: Snapshot) -> SolvedManifest:
     """Return the manifest for a root and the settings of its processes, on the node of a snapshot."""
     return _Solver(root, settings, demand, snapshot).solve()
 
 
 class _Solver:
-    def __init__(self, root: RootFileSystem, settings: LoaderConfig, demand: Demand, snapshot: Snapshot) -> None:
+    def __init__(self, root: RootFileSystem, settings: LoaderConfig, demand: ProcessDemand, snapshot: Snapshot) -> None:
         self._root = root
         self._settings = settings
         self._demand = demand

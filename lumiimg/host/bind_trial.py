@@ -25,7 +25,7 @@ PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ProcessDemand:
     """Which process it is about, and what is opened in it."""
 
     job: JobProcess
@@ -82,7 +82,7 @@ class BindTrial:
 
     plan: BindPlan
     root: RootFileSystem
-    demand: Demand
+    demand: ProcessDemand
     process: Process
     outcome: LoadResult
     """Of the last thing that was opened; of the start, where that failed."""
@@ -193,7 +193,7 @@ class BindRefusedError(Exception):
 def attempt(
     root: RootFileSystem,
     settings: LoaderConfig,
-    demand: Demand,
+    demand: ProcessDemand,
     host: RootFileSystem | None = None,
     plan: BindPlan = OWN_FILES,
 ) -> BindTrial:

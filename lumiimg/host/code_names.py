@@ -1,4 +1,4 @@
-"""Python source as syntax: what its names are, which modules it imports, and whether it is code that is known.
+"""Python source as syntax: its names, its imports, and whether the code is known.
 
 All bindings of a file count at once, whatever their order and scope: a name is whatever one of them makes of it.
 """

@@ -27,7 +27,7 @@ _OF_TORCH = ("libtorch_hip.so", "libtorch_cuda.so")
 
 
 def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | None, LoadedObject | None]:
-    """Return (what answers the call of a program, or of a library that it opened, or of what those need, who calls).
+    """Return (the object that answers the call, the caller): the program, a library that it opened, or what those need.
 
     Where nothing there names the function, or the symbols cannot be read, it is the RCCL that is known by its name, and
     nobody calls it.

@@ -76,7 +76,7 @@ def open_variables(image: Image) -> Iterator[str]:
             yield f"{statement}: only a shell knows the value of {name}"
 
 
-def told_to_engine(variables: Mapping[str, str]) -> dict[str, str]:
+def as_engine_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of somebody who starts the engine with `--env K=V` for each variable."""
     return {prefix + name: value for name, value in variables.items() for prefix in TO_ENGINE}
 
@@ -107,7 +107,7 @@ def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
     return LoaderConfig(hwcaps=snapshot.hwcaps, intel=snapshot.intel)
 
 
-def see_inside(
+def view_of_container(
     image: Image, environment: Mapping[str, str], loader: LoaderConfig = _OF_LUMI, root: RootFileSystem | None = None
 ) -> ContainerView:
     """Return an image as a process in it has it.
@@ -133,7 +133,7 @@ def why_not_modelled(root: RootFileSystem) -> str | None:
 
 
 def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is set for the loader, and changes what it does in ways that are not known here."""
+    """Yield variables of the loader whose effect is not modelled."""
     tunables = variable_of("GLIBC_TUNABLES", image, environment) or ""
     if any(each and not each.startswith(_OF_MEMORY) for each in tunables.split(":")):
         yield f"GLIBC_TUNABLES={tunables} changes the loader in ways that are not modelled"
@@ -180,9 +180,9 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
         wanted, whose = site.processors, site.name
     else:
         wanted, whose = _OF_ROCM, "machines with ROCm"
-    said = _OF_GO.get(image.description.architecture or "", image.description.architecture)
-    if said not in {None, wanted}:
-        return f"the image is marked as {said}, but {whose} has {wanted}"
+    image_machine = _OF_GO.get(image.description.architecture or "", image.description.architecture)
+    if image_machine not in {None, wanted}:
+        return f"the image is marked as {image_machine}, but {whose} has {wanted}"
     root = image.root
     for path in (*files, *filter(None, [c_library_of(root).loader])):
         if (abi := abi_at(root, path)) is not None:

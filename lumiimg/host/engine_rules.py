@@ -68,7 +68,7 @@ def refuse_not_runnable(path: Path, image: Image) -> None:
 
 
 def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Mount, list[str]]]:
-    """Yield each mount of which it is not sure whether it is there, with those of the files that it would hide.
+    """Yield each mount that may be there, with the files that it would hide.
 
     A file by a link in such a folder, or that a link leads into one, is meant.
     """
@@ -124,7 +124,7 @@ def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot
 
 
 def _bound(paths: str) -> Iterator[Mount]:
-    """Yield what `bind path` of the configuration puts there, a folder of the host where that can be said here."""
+    """Yield what `bind path` of the configuration puts there, a folder of the host where that is known here."""
     for text in filter(None, map(str.strip, paths.split(","))):
         try:
             bind = parse_binds(text)[0]
@@ -139,7 +139,7 @@ def _bound(paths: str) -> Iterator[Mount]:
 
 
 def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> SolvedManifest:
-    """Return a manifest with what its site and its engine need on top, or one that refuses what its engine forbids.
+    """Return a manifest with the binds of its site and engine, or one that refuses what its engine forbids.
 
     `root` is the image's; a manifest that refuses already is returned as it is.
     """

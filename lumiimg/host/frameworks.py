@@ -109,7 +109,7 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
     process = replace(
         process,
         opens=(*_of_ctypes(python), *first.paths),
-        opens_for_all=first.paths,
+        opens_global=first.paths,
         built_for=built_for(root, package),
         questions=(*process.questions, *first.questions),
     )
@@ -121,7 +121,7 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
     )
     if not is_global and _GLOBAL_DEPS in (source or _GLOBAL_DEPS) and _value(internal, "USE_GLOBAL_DEPS") != "False":
         deps = f"{package}/lib/{_GLOBAL_DEPS}.so"
-        process = replace(process, opens=(*process.opens, deps), opens_for_all=(*process.opens_for_all, deps))
+        process = replace(process, opens=(*process.opens, deps), opens_global=(*process.opens_global, deps))
     module = python.find_spec("torch._C")
     if module is None:
         others = [name for name in names_in(root, package) if _COMPILED.fullmatch(name)]
@@ -137,8 +137,8 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
     exported = exported_at(root, module.origin)
     if exported and "PyInit__C" not in exported:
         return _failing(process, f"{module.origin} defines no PyInit__C", module.origin)
-    for_all = (*process.opens_for_all, *((module.origin,) if is_global else ()))
-    return replace(process, opens=(*process.opens, module.origin), opens_for_all=for_all, is_lazy=is_global)
+    opens_global = (*process.opens_global, *((module.origin,) if is_global else ()))
+    return replace(process, opens=(*process.opens, module.origin), opens_global=opens_global, is_lazy=is_global)
 
 
 def _failing(process: JobProcess, what: str, where: str | None) -> JobProcess:
@@ -261,7 +261,7 @@ def _cupy(python: PythonProcess) -> Iterator[JobProcess]:
 
 
 def _of_modules(
-    python: PythonProcess, framework: str, imports: str, names: tuple[str, ...], beside: str | None = None
+    python: PythonProcess, framework: str, imports: str, names: tuple[str, ...], library_name: str | None = None
 ) -> Iterator[JobProcess]:
     """Yield the process of a framework with these extension modules, if the last of them needs RCCL."""
     spec, root = python.find_spec(framework), python.root
@@ -271,10 +271,10 @@ def _of_modules(
     modules = [found for found in map(python.find_spec, names) if found and found.kind is SpecKind.EXTENSION]
     opens = tuple(module.origin for module in modules if module.origin)
     own = opens[-1:] if modules and modules[-1].name == names[-1] else ()
-    library = f"{package}/{beside}"
-    if not own and beside and root.is_file(library):
+    library = f"{package}/{library_name}"
+    if not own and library_name and root.is_file(library):
         opens = own = (library,)
-    if any(_needs_rccl(root, user) for user in (*own, *([library] if own and beside else []))):
+    if any(_needs_rccl(root, user) for user in (*own, *([library] if own and library_name else []))):
         process = replace(python.plain, imports=imports, opens=opens, framework=framework, package=package)
         yield _reading(python, process, spec.name)
 

@@ -17,8 +17,8 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.host.bind import solve
-from lumiimg.host.bind_trial import Demand, attempt
-from lumiimg.host.container_view import loader_on, see_inside, why_not_modelled
+from lumiimg.host.bind_trial import ProcessDemand, attempt
+from lumiimg.host.container_view import loader_on, view_of_container, why_not_modelled
 from lumiimg.host.engine_rules import as_run
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
@@ -47,7 +47,7 @@ def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
     """Return what `bind` answers for a finished image on a node."""
     try:
         image = as_run(image, {}, snapshot)
-        settings = see_inside(image, {}, loader_on(snapshot)).settings
+        settings = view_of_container(image, {}, loader_on(snapshot)).settings
         demands = [] if why_not_modelled(image.root) else [*demands_of(image, settings)]
         found = [solve(image.root, settings, demand, snapshot).without_process() for demand in demands]
     except (OSError, BadInputError) as error:
@@ -121,18 +121,22 @@ class CarriedManifest:
 
     manifest: BindManifest | None
     """None where the image carries none, or one that cannot be read."""
-    against: str | None = None
+    unusable_because: str | None = None
     """Why it cannot be read, or in what the files of the image contradict it."""
 
     @property
     def for_jobs(self) -> BindManifest | None:
         """By which jobs bind though no node is looked at; None where there is none, or the files contradict it."""
-        return self.manifest if self.manifest and self.manifest.binds and not self.against else None
+        return self.manifest if self.manifest and self.manifest.binds and not self.unusable_because else None
 
     @property
     def sentence(self) -> str | None:
         """What a person should know of one that is not used."""
-        return f"the bind manifest that the image carries is not used: {self.against}" if self.against else None
+        return (
+            f"the bind manifest that the image carries is not used: {self.unusable_because}"
+            if self.unusable_because
+            else None
+        )
 
     @property
     def doubt(self) -> str | None:
@@ -146,7 +150,7 @@ class CarriedManifest:
 
 
 def carried_by(
-    root: RootFileSystem, settings: LoaderConfig, demand: Demand | None, *, has_node: bool
+    root: RootFileSystem, settings: LoaderConfig, demand: ProcessDemand | None, *, has_node: bool
 ) -> CarriedManifest:
     """Return the manifest of an image, beside its own files; `has_node`: what is found for a node counts instead."""
     try:

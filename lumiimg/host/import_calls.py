@@ -89,7 +89,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Startup:
+class ImportCost:
     """What one import asks."""
 
     path: str
@@ -116,7 +116,7 @@ class ImportBench:
 
     module: str
     """That was imported."""
-    places: tuple[Startup, ...]
+    places: tuple[ImportCost, ...]
     """In the order of the command line."""
 
     @property
@@ -181,14 +181,14 @@ def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str]) 
     return ImportBench(module, tuple(map(_startup, benches, kinds)))
 
 
-def _startup(bench: _Bench, kind: ImportSource) -> Startup:
+def _startup(bench: _Bench, kind: ImportSource) -> ImportCost:
     if kind is ImportSource.IMAGE:
         answer, calls, reaches, why_not = _from_image(bench, find_engine(bench.environment))
     else:
         answer, calls, reaches, why_not = *_from_venv(bench), None
     of_module = (answer.module_file, answer.version, answer.python)
     shared = None if reaches is None else count(reaches)
-    return Startup(str(bench.path), kind, *of_module, count(calls), shared, why_not)
+    return ImportCost(str(bench.path), kind, *of_module, count(calls), shared, why_not)
 
 
 def _kind_of(path: Path) -> ImportSource:
@@ -250,18 +250,18 @@ def _imported(bench: _Bench, python: list[str | Path], engine: Engine | None = N
 
 
 def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -> _Answer:
-    """Return what Python said; in a container, if an `engine` started it.
+    """Return what Python printed; in a container, if an `engine` started it.
 
     Raises BadInputError where the import failed, MissingHereError where Python did not even begin.
     """
-    path, lines, said = str(bench.path), completed.output.splitlines(), one_line(completed.last_line)
+    path, lines, last_line = str(bench.path), completed.output.splitlines(), one_line(completed.last_line)
     if _BEGAN not in lines and not completed.ok:
         if engine is not None:
             raise not_started(engine, completed.output, where=path)
-        raise MissingHereError(f"Python does not start there: {said}", where=path)
+        raise MissingHereError(f"Python does not start there: {last_line}", where=path)
     answers = [line.removeprefix(_ANSWER) for line in lines if line.startswith(_ANSWER)]
     if not completed.ok or not answers:
-        raise BadInputError(f"`import {bench.module}` fails there: {said}", where=path)
+        raise BadInputError(f"`import {bench.module}` fails there: {last_line}", where=path)
     try:
         return decode_json(answers[-1].encode("utf-8", "surrogateescape"), _Answer)
     except DecodeError as error:

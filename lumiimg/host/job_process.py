@@ -69,7 +69,7 @@ class JobProcess:
     """Whether the kernel starts it."""
     opens: tuple[str, ...] = ()
     """Paths that its imports give to dlopen."""
-    opens_for_all: tuple[str, ...] = ()
+    opens_global: tuple[str, ...] = ()
     """Those of them that are opened with RTLD_GLOBAL: all that comes later sees their symbols."""
     is_lazy: bool = False
     """Whether these are opened with RTLD_LAZY: what is only called need not be defined."""
@@ -107,7 +107,7 @@ class JobProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedProcess:
     """A process up to its RCCL."""
 
     process: Process
@@ -123,7 +123,7 @@ class Begun:
         return self.outcome if self.rccl is None and self.outcome.errors else None
 
 
-def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begun:
+def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> StartedProcess:
     """Model the process of a job up to its RCCL."""
     process = Process(root, settings)
     outcome = begun = process.start(job.program, exec_start=job.is_program)
@@ -131,10 +131,10 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begu
         return _begun(process, outcome, asked_of)
     for path in job.opens:
         if outcome.errors:
-            return Begun(process, outcome, None)
-        outcome = process.dlopen(path, rtld_global=path in job.opens_for_all)
+            return StartedProcess(process, outcome, None)
+        outcome = process.dlopen(path, rtld_global=path in job.opens_global)
     if job.failure is not None or outcome.errors:
-        return Begun(process, outcome, None)
+        return StartedProcess(process, outcome, None)
     started = outcome if job.framework else begun  # what a script opens first is none that calls RCCL
     linked = _begun(process, started, linked_with)
     if not job.asks or (not job.framework and linked.caller is not None):
@@ -143,15 +143,15 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Begu
         outcome = process.dlopen(name)
         if not outcome.finds_nothing(name):
             return _begun(process, outcome, asked_of)
-    return Begun(process, started, None)
+    return StartedProcess(process, started, None)
 
 
 def _begun(
     process: Process,
     outcome: LoadResult,
     answering: Callable[[Process, LoadedObject], tuple[LoadedObject | None, LoadedObject | None]],
-) -> Begun:
+) -> StartedProcess:
     """Return a process whose last load is a program or library; `answering` says what its call comes to."""
     if outcome.errors or outcome.root is None:
-        return Begun(process, outcome, None)
-    return Begun(process, outcome, *answering(process, outcome.root))
+        return StartedProcess(process, outcome, None)
+    return StartedProcess(process, outcome, *answering(process, outcome.root))

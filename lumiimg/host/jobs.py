@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf import facts_at
 from lumiimg.fabric.path import LIBRCCL
-from lumiimg.host.container_view import TO_ENGINE, see_inside, variable_of
+from lumiimg.host.container_view import TO_ENGINE, variable_of, view_of_container
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
 from lumiimg.host.job_process import JobProcess, OpenQuestion, begin
@@ -51,7 +51,7 @@ class JobProcesses:
 
 def loaded_in_jobs(image: Image) -> frozenset[str]:
     """Return the files, without links, that the jobs of an image load up to their RCCL, by the image alone."""
-    settings, found = see_inside(image, {}).settings, set[str]()
+    settings, found = view_of_container(image, {}).settings, set[str]()
     for job in jobs_of(image, {}).processes:
         for loaded in begin(image.root, settings, job).process.objects:
             with contextlib.suppress(OSError, ImageError):
@@ -98,8 +98,8 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     if found or program or python.questions:
         return JobProcesses(found or (plain,))
     why = f"{path} has no torch and no jax"
-    if beside := _other_torch(root, variables, why):
-        return beside
+    if processes := _other_torch(root, variables, why):
+        return processes
     hidden = next((library for _, library in hidden_files(image, (*OF_GPUS, OF_JAX))), None)
     note = f"{why}; {hidden} is in the image, but not in the container" if hidden else None
     return JobProcesses((plain,), note, is_open=hidden is not None)
@@ -117,8 +117,8 @@ def variables_inside(image: Image, environment: Mapping[str, str]) -> dict[str, 
     """Return the environment of a process in the container; of PATH, what the user's shell has does not get in."""
     names = {*image.environment, *environment}
     names |= {name.removeprefix(prefix) for name in environment for prefix in TO_ENGINE if name.startswith(prefix)}
-    told = {name: value for name, value in environment.items() if name != "PATH"}
-    found = {name: variable_of(name, image, told) for name in names}
+    given = {name: value for name, value in environment.items() if name != "PATH"}
+    found = {name: variable_of(name, image, given) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -152,13 +152,13 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
     """Return the process of a torch that the Python on PATH does not import: its environment may not be activated."""
     found = list(islice(root.for_root().find((*OF_GPUS, OF_JAX)), _MOST_TORCHES))
     libraries = [library for library in found if not library.endswith(f"/{OF_JAX}")]
-    beside: list[str] = []
+    pythons: list[str] = []
     for library in libraries:
         prefix = _ENVIRONMENT.match(library)
         path = next((path for name in PYTHONS if prefix and (path := _find(root, name, (f"{prefix[1]}/bin",)))), None)
         if path is None:
             continue
-        beside.append(path)
+        pythons.append(path)
         with contextlib.suppress(NoPythonError):
             python = start_process(root, path, variables)
             if python.failure is None and (processes := tuple(frameworks_of(python))):
@@ -168,8 +168,8 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
     for library in libraries:
         package = library.rpartition("/lib/")[0]
         alone = JobProcess(library, is_program=False, framework="torch", package=package)
-        if beside:
-            why += f", and {beside[0]} does not import it"
-            alone = replace(alone, program=beside[0], is_program=True, is_python=True, opens=(library,))
+        if pythons:
+            why += f", and {pythons[0]} does not import it"
+            alone = replace(alone, program=pythons[0], is_program=True, is_python=True, opens=(library,))
         return JobProcesses((alone,), f"{why}; this is about the libraries of {package} only", is_open=True)
     return JobProcesses((), f"{why}, which would open {found[0]}", is_open=True) if found else None

@@ -14,7 +14,13 @@ from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.text import count
 from lumiimg.elf import ElfCache, LoaderConfig, Process, glibc_mismatch, read_abi
 from lumiimg.engine.binds import BindSpec, parse_binds
-from lumiimg.host.container_view import ContainerView, loader_on, see_inside, told_to_engine, why_not_modelled
+from lumiimg.host.container_view import (
+    ContainerView,
+    as_engine_variables,
+    loader_on,
+    view_of_container,
+    why_not_modelled,
+)
 from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.root_queries import denied_files
@@ -109,7 +115,7 @@ def libraries_of(
     for text in variables:
         if not text.partition("=")[0] or "=" not in text:
             raise BadInputError("not of the form K=V", where=f"--env {text}")
-    given = told_to_engine(dict(text.split("=", 1) for text in variables))
+    given = as_engine_variables(dict(text.split("=", 1) for text in variables))
     if snapshot is not None:
         host, loader = HostFiles(snapshot).root, loader_on(snapshot)
     else:
@@ -120,7 +126,7 @@ def libraries_of(
         image = as_run(opened, environment, snapshot)
         bound = [bind for text in binds for bind in parse_binds(text)]
         mounted = _with_binds(image.root, bound, host)
-        listing = _Listing(see_inside(image, given, replace(loader, cwd=cwd), mounted))
+        listing = _Listing(view_of_container(image, given, replace(loader, cwd=cwd), mounted))
         if undecided := why_not_modelled(mounted):
             return Libraries({}, {}, undecided, ())
         folders = [bind.source for bind in bound if snapshot is not None and host.is_dir(bind.source)]

@@ -100,7 +100,7 @@ class ModuleFinder:
     def code_file(self, spec: ModuleSpec) -> str | None:
         """Return the file whose code runs for a module; None for a namespace, and where users may read none.
 
-        Compiled code beside a source that is closed counts where its header says that it was made from that.
+        Compiled code of an unreadable source counts if its header names that source.
         """
         if spec.origin is None or spec.kind is SpecKind.ZIP:
             return spec.origin  # of a zip, the directory has been read

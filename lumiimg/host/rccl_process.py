@@ -17,7 +17,7 @@ from lumiimg.elf import Process, c_library_of, exported_at, wanted_at
 from lumiimg.fabric.path import LIBRCCL, Part, part_of
 from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, read_conf
-from lumiimg.host.bind_trial import Demand
+from lumiimg.host.bind_trial import ProcessDemand
 from lumiimg.host.container_view import TO_ENGINE, variable_of
 from lumiimg.host.job_process import JobProcess, QuestionKind, begin
 from lumiimg.host.jobs import jobs_of
@@ -138,14 +138,14 @@ def _on_loader_path(root: RootFileSystem, settings: LoaderConfig) -> str | None:
     return next((each.path for each in found if each is not None), None)
 
 
-def demand_without_rccl(root: RootFileSystem, provider_path: str | None) -> Demand | None:
+def demand_without_rccl(root: RootFileSystem, provider_path: str | None) -> ProcessDemand | None:
     """Return the process that has nothing but the loader; None where the image has no loader that is modelled."""
     loader = c_library_of(root).loader
-    return Demand(JobProcess(loader, is_program=False), (), provider_path=provider_path) if loader else None
+    return ProcessDemand(JobProcess(loader, is_program=False), (), provider_path=provider_path) if loader else None
 
 
-def demands_of(image: Image, settings: LoaderConfig) -> Iterator[Demand]:
-    """Yield the processes of an image as it is by itself, without any user's variables; none without a loader.
+def demands_of(image: Image, settings: LoaderConfig) -> Iterator[ProcessDemand]:
+    """Yield the processes of an image without any user's variables; none without a loader.
 
     Of several frameworks the one that counts is first. Raises BadInputError where the image cannot be read.
     """
@@ -156,7 +156,7 @@ def demands_of(image: Image, settings: LoaderConfig) -> Iterator[Demand]:
             library, own = contents.rccl_at(rccl.path), replace(variables, job=job)
             found = True
             named = library.names(own.get(PLUGIN_VARIABLE))
-            yield Demand(job, named, library.accepts, own.get(PROVIDER_PATH))
+            yield ProcessDemand(job, named, library.accepts, own.get(PROVIDER_PATH))
     if not found and (alone := demand_without_rccl(root, variable_of(PROVIDER_PATH, image, {}))) is not None:
         yield alone
 

@@ -84,40 +84,40 @@ def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
     sdk = python.find_spec("rocm_sdk")
     if sdk is None:
         return Preloads(failure=Failure("it imports rocm_sdk, which is in no folder of its modules", init.origin))
-    said = _read_distribution(python)
-    if said is None:
+    dist_info = _read_distribution(python)
+    if dist_info is None:
         what = "opens libraries first, and has no list of them that can be read (_dist_info.py)"
         return Preloads(questions=(OpenQuestion(QuestionKind.CODE, sdk.origin or sdk.name, what),))
     family, questions = python.variable(FAMILY), tuple[OpenQuestion, ...]()
     if family is None:
-        family, questions = _family_by_default(python, said)
-    elif said.families and family not in said.families:
-        what = f"{FAMILY}={family} is not one of {', '.join(said.families)}"
-        return Preloads(failure=Failure(what, said.file))
+        family, questions = _family_by_default(python, dist_info)
+    elif dist_info.families and family not in dist_info.families:
+        what = f"{FAMILY}={family} is not one of {', '.join(dist_info.families)}"
+        return Preloads(failure=Failure(what, dist_info.file))
     paths: list[str] = []
-    for name in said.ordered(names):
-        if (library := said.libraries.get(name)) is None:
-            failure = Failure(f"rocm_sdk knows no library named {name}", said.file)
+    for name in dist_info.ordered(names):
+        if (library := dist_info.libraries.get(name)) is None:
+            failure = Failure(f"rocm_sdk knows no library named {name}", dist_info.file)
             return Preloads(tuple(paths), failure, questions)
-        package = python.find_spec(of := said.package(library.package, family))
+        package = python.find_spec(of := dist_info.package(library.package, family))
         place = f"{package.locations[0]}/{library.folder}" if package is not None and package.locations else ""
         files = sorted(fnmatch.filter(names_in(python.root, place), library.pattern)) if place else []
         if not files:
             what = f"{library.pattern} of {of} is not {'in it' if place else 'installed'}"
-            return Preloads(tuple(paths), Failure(what, said.file), questions)
+            return Preloads(tuple(paths), Failure(what, dist_info.file), questions)
         paths.append(f"{place}/{files[0]}")
     return Preloads(tuple(paths), None, questions)
 
 
-def _family_by_default(python: PythonProcess, said: _Distribution) -> tuple[str | None, tuple[OpenQuestion, ...]]:
+def _family_by_default(python: PythonProcess, dist: _Distribution) -> tuple[str | None, tuple[OpenQuestion, ...]]:
     """Return (whose libraries are taken, what the GPU of the node decides)."""
-    installed = [family for family in said.families if python.find_spec(said.package("libraries", family))]
-    default = said.values.get("DEFAULT_TARGET_FAMILY")
+    installed = [family for family in dist.families if python.find_spec(dist.package("libraries", family))]
+    default = dist.values.get("DEFAULT_TARGET_FAMILY")
     family = default if default in installed or not installed else installed[-1]
-    if len(installed) < 2 or _OF_FAMILY not in said.templates.get("libraries", ""):
+    if len(installed) < 2 or _OF_FAMILY not in dist.templates.get("libraries", ""):
         return family, ()
     what = f"takes the libraries for one of {', '.join(installed)}, by the GPU of the node: {FAMILY} is not set"
-    return family, (OpenQuestion(QuestionKind.CODE, said.file, what),)
+    return family, (OpenQuestion(QuestionKind.CODE, dist.file, what),)
 
 
 def _read_distribution(python: PythonProcess) -> _Distribution | None:
@@ -125,9 +125,9 @@ def _read_distribution(python: PythonProcess) -> _Distribution | None:
     spec = python.find_spec("rocm_sdk._dist_info")
     if spec is None or spec.origin is None:
         return None
-    said = _Distribution(spec.origin)
+    dist_info = _Distribution(spec.origin)
     try:
-        body = ast.parse(read_text(python.root, said.file) or "").body
+        body = ast.parse(read_text(python.root, dist_info.file) or "").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in body:
@@ -135,22 +135,22 @@ def _read_distribution(python: PythonProcess) -> _Distribution | None:
             case ast.Expr(ast.Call(ast.Name("LibraryEntry"), args, keywords)):
                 texts = [*map(_constant, args)]
                 more = {each.arg: _constant(each.value) for each in keywords}
-                if len(texts) >= 3 and len(said.libraries) < _MOST_LIBRARIES:
+                if len(texts) >= 3 and len(dist_info.libraries) < _MOST_LIBRARIES:
                     folder, deps = more.get("posix_relpath") or "lib", more.get("deps")
                     own = tuple(map(str, deps)) if isinstance(deps, list) else ()
                     folder = texts[4] if len(texts) > 4 else folder
-                    said.libraries[str(texts[0])] = _Library(str(texts[1]), str(texts[2]), str(folder), own)
+                    dist_info.libraries[str(texts[0])] = _Library(str(texts[1]), str(texts[2]), str(folder), own)
             case ast.Expr(ast.Call(ast.Name("PackageEntry"), [first, second, *_])):
-                said.templates[str(_constant(first))] = str(_constant(second))
+                dist_info.templates[str(_constant(first))] = str(_constant(second))
             case ast.Expr(ast.Call(ast.Attribute(ast.Name("AVAILABLE_TARGET_FAMILIES"), "append"), [each])):
-                said.families.append(str(_constant(each)))
+                dist_info.families.append(str(_constant(each)))
             case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value):
                 constant = _constant(value)
                 if name == "AVAILABLE_TARGET_FAMILIES" and isinstance(constant, list):
-                    said.families = [*map(str, constant)]
+                    dist_info.families = [*map(str, constant)]
                 elif isinstance(constant, str):
-                    said.values[name] = constant
-    return said if said.libraries else None
+                    dist_info.values[name] = constant
+    return dist_info if dist_info.libraries else None
 
 
 def _constant(node: ast.expr) -> object:

@@ -191,7 +191,7 @@ class Recorder:
         self._refused: set[str] = set()
 
     def add(self, path: str, *, is_entry: bool = False) -> bool:
-        """Record the library at a path and what leads to it; tell whether it could be.
+        """Record the library at a path and what leads to it; return whether it could be.
 
         Of an entry the symbols of a net plugin are looked for too, so it has to come before the libraries that need it.
         """
@@ -261,7 +261,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class LibrarySearch:
-    """Where to search."""
+    """The folders and variables by which the node's libraries are searched."""
 
     root: RootFileSystem
     process: Process

@@ -298,8 +298,10 @@ class HostFiles:
         """
         files = [each for each in self._entries if each.path.endswith(f"/{PROVIDER_FILE}")]
         for entry in (each for each in self._entries if each.role == "libfabric"):
-            beside = f"{self.root.resolve(entry.path).rpartition('/')[0]}/libfabric/{PROVIDER_FILE}"
-            here = [file for file in files if PROVIDER_PATH in file.how or self.root.resolve(file.path) == beside]
+            provider_path = f"{self.root.resolve(entry.path).rpartition('/')[0]}/libfabric/{PROVIDER_FILE}"
+            here = [
+                file for file in files if PROVIDER_PATH in file.how or self.root.resolve(file.path) == provider_path
+            ]
             if LIBCXI in entry.closure:
                 yield entry, None
             elif here:

@@ -117,7 +117,7 @@ class SingularityDescription:
 
 
 def _is_of_engine(text: str, path: str) -> bool:
-    """Whether a script does by itself what that of an engine does, and no more."""
+    """Whether a script does what that of an engine does, and no more."""
     shell = Shell()
     shell.set_default_path()
     before = {"PATH": DEFAULT_PATH}

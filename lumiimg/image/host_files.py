@@ -39,7 +39,7 @@ class HostFile:
         """What this is a part of; None for the whole."""
 
     @classmethod
-    def of_image(cls, path: Path) -> Self:
+    def from_image(cls, path: Path) -> Self:
         """Open the file of an image. Raises ImageError."""
         try:
             return cls(path)
@@ -112,7 +112,7 @@ class FolderNode(NamedTuple):
 
 
 class FolderTree:
-    """One folder."""
+    """The files below a folder of this machine."""
 
     def __init__(self, folder: Path) -> None:
         path = os.path.realpath(folder)

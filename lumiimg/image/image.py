@@ -72,7 +72,7 @@ class Image:
         """`held` is what the image is read from; it is taken over, and closed with the image."""
         self.kind = kind
         self.root = root
-        """Its files, with what is mounted over them, as who it is opened for may use them."""
+        """Its files and the mounts on them, with the rights of the user that it is opened for."""
         self.unmounted = root
         """All of its own files."""
         self.mounts: tuple[Mount, ...] = ()
@@ -129,8 +129,8 @@ class Image:
         environment, seen = self.description.environment, self._seen or {}
         if self._first:
             environment = environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
-        kept = {name: value for name, value in environment.items() if name not in seen}
-        return kept | {name: value for name, value in seen.items() if value is not None}
+        inherited = {name: value for name, value in environment.items() if name not in seen}
+        return inherited | {name: value for name, value in seen.items() if value is not None}
 
     @property
     def doubts(self) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ def open_image(path: Path, cache: Cache | None = None) -> Image:
             raise NoImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path))
         if path.exists() and not path.is_file():
             raise ImageError("neither a file nor a folder", where=str(path))
-        return _open_file(opened.enter_context(closing(HostFile.of_image(path))), opened, cache)
+        return _open_file(opened.enter_context(closing(HostFile.from_image(path))), opened, cache)
 
 
 def open_stack(paths: Sequence[Path]) -> Image:
@@ -174,7 +174,7 @@ def open_squashfs(paths: Sequence[Path]) -> Iterator[OverlayTree]:
     with ExitStack() as opened:
         trees: list[SquashfsTree] = []
         for path in paths:
-            source = opened.enter_context(closing(HostFile.of_image(path)))
+            source = opened.enter_context(closing(HostFile.from_image(path)))
             trees += [SquashfsTree(source.slice(*part)) for part in squashfs_ranges(path)]
         yield OverlayTree(trees)
 

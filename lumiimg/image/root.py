@@ -87,7 +87,7 @@ class RootFileSystem:
         return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts, is_for_users=True)
 
     def for_root(self) -> RootFileSystem:
-        """Return this root as root has it: all of it."""
+        """Return this root with the rights of root: all files."""
         return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts)
 
     def open(self, path: str) -> OpenFile:
@@ -271,7 +271,7 @@ class RootFileSystem:
         try:
             rights[self.for_root()._lookup(path, passed=passed)] = right  # noqa: SLF001 - of this class
         except PermissionError:
-            pass  # who asks is kept out, too
+            pass  # who asks may not enter, too
         except (OSError, ImageError):
             return None
         for found in passed if self._is_for_users else ():

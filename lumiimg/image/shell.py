@@ -33,7 +33,7 @@ _MAX_WORK = 1 << 20
 """Characters of all scripts together, and that the variables in them expand to; a command counts as some."""
 _MAX_SCRIPT_BYTES = 1 << 16
 _IN_IMAGE = re.compile(r"/(?!(?:dev|home|media|mnt|proc|root|run|sys|tmp|var/tmp)(?:/|$))(?!.*/\.\.(?:/|$))")
-"""Where no engine mounts by itself."""
+"""Where no engine mounts by default."""
 _LITERAL = {
     "": re.compile(r"[^ \t\n;&|<>()'\"\\$`~{}]+"),
     '"': re.compile(r"[^\"\\$`]+"),

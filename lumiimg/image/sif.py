@@ -120,13 +120,13 @@ def is_sif(head: bytes) -> bool:
 
 def read_sif(path: Path) -> Sif:
     """Return the table of contents of a file. Raises ImageError for whatever does not fit the file."""
-    with closing(HostFile.of_image(path)) as source:
+    with closing(HostFile.from_image(path)) as source:
         return parse_sif(source)
 
 
 def read_json_object(path: Path, name: str, limit_bytes: int) -> bytes:
     """Return a JSON object of a SIF by its name; nothing without one, or for a larger one. Raises ImageError."""
-    with closing(HostFile.of_image(path)) as source:
+    with closing(HostFile.from_image(path)) as source:
         return parse_sif(source).json(source, name, limit_bytes)
 
 
@@ -135,7 +135,7 @@ def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
 
     Raises ImageError.
     """
-    with closing(HostFile.of_image(path)) as source:
+    with closing(HostFile.from_image(path)) as source:
         if not is_sif(source.read_exactly(0, min(source.size, HEADER.size))):
             return [(0, source.size)]
         sif = parse_sif(source)

@@ -194,7 +194,7 @@ class Inventory:
 
     @cached_property
     def gpu_code(self) -> GpuCode:
-        """Its GPU code."""
+        """GPU code in its files."""
         return read_gpu_code(self.image.root, self._found.code, self._found.links)
 
     def _called(self, name: re.Pattern[str]) -> list[str]:

@@ -95,7 +95,7 @@ class GpuCode:
 
 @dataclass(frozen=True, slots=True)
 class ImageGpuCode:
-    """For which GPUs an image has code."""
+    """The GPU code of an image, by file."""
 
     image: str
     """As it was named."""

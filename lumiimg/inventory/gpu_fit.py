@@ -60,7 +60,7 @@ class ComponentFit:
     """Of one that is not known: why."""
 
     @property
-    def stands_against(self) -> bool:
+    def blocks_jobs(self) -> bool:
         """Whether jobs fail by it."""
         return self.needed and self.fit in {GpuFit.NO, GpuFit.XNACK}
 
@@ -96,7 +96,7 @@ class GpuAccount:
 
 
 class MachineGpu(NamedTuple):
-    """The GPU of a machine."""
+    """The GPUs of a machine, and where that is from."""
 
     processor: str
     """`gfx90a`."""

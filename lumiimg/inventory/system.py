@@ -79,18 +79,18 @@ def rocm_of(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[s
     release whose patches nobody names.
     """
     own = [path for path in libraries if _OF_WHEELS.search(path) is None]
-    version = next(_said(root, own, rccl_at), None)
+    version = next(_claimed_versions(root, own, rccl_at), None)
     return bool(own) or version is not None, version
 
 
 def rocm_in_wheels(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> tuple[bool, str | None]:
     """Return the same of the ROCm that Python wheels bring along, as AMD's `rocm-sdk-core` does."""
     theirs = [path for path in libraries if _OF_WHEELS.search(path) and _RUNS.search(path)]
-    said = [*_of_rccl(theirs, rccl_at), *_of_hip(theirs)]
-    return bool(theirs), said[0] if said else None
+    versions = [*_of_rccl(theirs, rccl_at), *_of_hip(theirs)]
+    return bool(theirs), versions[0] if versions else None
 
 
-def _said(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
+def _claimed_versions(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
     """Yield what each kind of evidence says, the surest first; what nobody asks for is not read."""
     for folder in dict.fromkeys(("/opt/rocm", *(path.rsplit("/", 2)[0] for path in libraries))):
         for note in NOTES:
@@ -117,7 +117,7 @@ def _of_hip(libraries: Sequence[str]) -> list[str]:
 
 
 def _of_rccl(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
-    """Yield the ROCm that RCCL says it was built with, or the one release that its version came with."""
+    """Yield the ROCm that RCCL names as its build, or the one release with its version."""
     for path in [path for path in libraries if _RCCL.fullmatch(path)][:_MOST_RCCLS]:
         with contextlib.suppress(OSError, ImageError):
             rccl = rccl_at(path)

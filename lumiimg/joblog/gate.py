@@ -23,7 +23,7 @@ _NUMERIC = b"0123456789abcdef"
 """What numbers and addresses are written with."""
 _BEGINNING = 2
 """Letters by which the words of hints are looked up; none is shorter."""
-_MOST_KEPT, _WORD_LIMIT = 32_768, 64
+_MOST_STORED, _WORD_LIMIT = 32_768, 64
 """Shapes and words that are remembered, and bytes of such a word."""
 _SHAPE_LIMIT = 1024
 """Bytes of a shape that is worth to be kept."""
@@ -50,7 +50,7 @@ class Gate:
             shape = _shape(hint.encode())
             longest = max(shape.split(), key=len)
             self._longest.setdefault(longest[:_BEGINNING], []).append((longest, shape, entries))
-        self._hints_of_word = lru_cache(_MOST_KEPT)(self._hints_in)
+        self._hints_of_word = lru_cache(_MOST_STORED)(self._hints_in)
         # what a line of a probe quotes is percent-encoded, so its shape says nothing
         self._probe = _shape(PROBE.encode())
         self._irrelevant: set[bytes] = set()
@@ -78,7 +78,7 @@ class Gate:
             return known
         entries = self._searched(shape)
         if len(shape) <= _SHAPE_LIMIT:
-            if len(self._irrelevant) + len(self._known) >= _MOST_KEPT:
+            if len(self._irrelevant) + len(self._known) >= _MOST_STORED:
                 self._irrelevant.clear()
                 self._known.clear()
             if entries:
@@ -142,7 +142,7 @@ class Repeats:
 
     def remember(self, key: bytes, matches: tuple[Match, ...]) -> None:
         """Keep what a line has shown, so that others of its kind need not be read."""
-        if len(self._shown) < _MOST_KEPT:
+        if len(self._shown) < _MOST_STORED:
             self._shown[key] = matches
 
     def flush_positions(self, segment: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 """Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
-_MOST_KEPT = 4096
+_MOST_STORED = 4096
 """Texts of which it is remembered what they show, and values."""
 _SHORT_BYTES = 300
 """Of a line that evidence shows whole."""
@@ -157,7 +157,7 @@ class LogReader:
         """Keep what a text shows; of communicators each rank says another one."""
         if any(one.communicator or not one.said.startswith(before) for one in shown):
             return
-        if len(self._known) >= _MOST_KEPT:
+        if len(self._known) >= _MOST_STORED:
             self._known.clear()
         self._known[text] = tuple(one._replace(said=one.said.removeprefix(before)) for one in shown)
 
@@ -178,7 +178,7 @@ class LogReader:
                 communicator = _communicator(groups, has_origin=message.has_origin)
                 groups = groups if entry.id == "coordinates" else {}
             values = tuple(groups.items())
-            if len(self._values) < _MOST_KEPT:
+            if len(self._values) < _MOST_STORED:
                 values = self._values.setdefault(values, values)
             yield _Shown(entry, values, excerpt(message.text, match.span()), communicator)
 

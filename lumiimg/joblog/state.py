@@ -128,7 +128,7 @@ class ProcessLog:
 
     @property
     def matches(self) -> Iterator[Match]:
-        """All of its matches."""
+        """Matches of all events."""
         return (match for matches in self.events.values() for match in matches)
 
     def known(self, event: str, values: Values) -> Match | None:

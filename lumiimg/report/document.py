@@ -119,7 +119,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A branch: what it is, a note beside it, and what grows out of it."""
+    """A branch: its text, a note, and its branches."""
 
     text: str
     note: str = ""
@@ -218,7 +218,7 @@ class Document:
     """What is good to know at once, a line each: which libraries, which network."""
     sections: tuple[Section, ...] = ()
     closing: tuple[str, ...] = ()
-    """What is said at the end whatever the room: which levels were taken."""
+    """The last line, however many lines there are: which levels were taken."""
     case: str = ""
     """What the answer is called as a case of JUnit: `network of image.sif`; empty where it has no such form."""
     is_list: bool = False

@@ -19,7 +19,7 @@ AS_TEXT = frozenset({"GpuTarget"})
 _WORD = re.compile(r"[{}]|[^\s{}]+")
 _TABLE = package_toml(__package__, "json_kinds.toml")
 _AS_IT_IS = frozenset({"script"})
-"""Of a job: it is run, and says what its user said."""
+"""Of a job: it is run, and has the words of its user."""
 _NOT_ASCII = re.compile("[^\0-~]")
 
 Keys = dict[str, "Key"]
@@ -38,7 +38,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One."""
+    """A kind of JSON that a command prints or a file has."""
 
     name: str
     """For `lumiimg schema NAME`."""
@@ -56,7 +56,7 @@ class Kind:
 
     @property
     def type(self) -> type:
-        """The type."""
+        """The class that `of` names."""
         module, _, name = self.of.rpartition(".")
         found: type = getattr(importlib.import_module(f"lumiimg.{module}"), name)
         return found

@@ -50,7 +50,7 @@ _WIDE = 5
 
 
 def to_page(document: Document) -> str:
-    """Return a document as a page."""
+    """Return a document as HTML."""
     severity = document.severity
     head = element(
         "head",
@@ -161,11 +161,11 @@ def _sections(document: Document) -> Iterator[ET.Element]:
         yield from _left_out(found - _MOST.get(kind, ROWS), _BLOCKS.get(kind, "parts"))
 
 
-def _block(block: Block, said: str | None) -> Iterable[ET.Element]:
-    """Return the elements of a block; `said` is the command at the top of the page, which is not repeated."""
+def _block(block: Block, page_command: str | None) -> Iterable[ET.Element]:
+    """Return the elements of a block; `page_command` is the command at the top of the page, which is not repeated."""
     match block:
         case Item():
-            return [_item(block, said)]
+            return [_item(block, page_command)]
         case Paragraph():
             return [element("p", block.text, class_="quiet" if block.quiet else "")]
         case Lines():
@@ -189,7 +189,7 @@ def _block(block: Block, said: str | None) -> Iterable[ET.Element]:
 # -- blocks --
 
 
-def _item(item: Item, said: str | None) -> ET.Element:
+def _item(item: Item, page_command: str | None) -> ET.Element:
     """Return one thing with its details; those of problems are shown open."""
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
@@ -201,7 +201,7 @@ def _item(item: Item, said: str | None) -> ET.Element:
     if len(item.evidence) > _FOLDED:
         evidence = [element("details", element("summary", count(len(item.evidence), "line")), *evidence)]
     below += evidence
-    if rows := list(_behind(item, said)):
+    if rows := list(_behind(item, page_command)):
         below.append(_facts(rows))
     if not below:
         return element("p", *head, class_=f"finding {item.severity.value}")
@@ -211,7 +211,7 @@ def _item(item: Item, said: str | None) -> ET.Element:
     return made
 
 
-def _behind(item: Item, said: str | None) -> Iterator[tuple[str, list[Node]]]:
+def _behind(item: Item, page_command: str | None) -> Iterator[tuple[str, list[Node]]]:
     """Yield the way to it, its reasons, what to do, and where the rule comes from."""
     if len(item.via) > 1:
         yield "via", [element("code", " → ".join(item.via))]
@@ -220,7 +220,7 @@ def _behind(item: Item, said: str | None) -> Iterator[tuple[str, list[Node]]]:
         yield word, [item.why[0]]
     elif item.why:
         yield word, [element("ul", *(element("li", text) for text in item.why))]
-    if remedies := [one for one in item.remedies if said is None or said != one.command]:
+    if remedies := [one for one in item.remedies if page_command is None or page_command != one.command]:
         made = element("ul", *map(_remedy, remedies[:EVIDENCE]), class_="remedies")
         yield "one of" if item.any_one and len(remedies) > 1 else "do", [made]
     if item.source:

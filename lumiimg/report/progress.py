@@ -100,7 +100,7 @@ class TerminalProgress(LineProgress):
         write_over(f"  {text}", stays=True)
 
     def stop(self) -> None:
-        """Take the line away; what each step took is said with the answer."""
+        """Take the line away; the answer has what each step took."""
         super().stop()
         write_over()
 

@@ -123,7 +123,7 @@ class _Writer:
         seen = {Shown.ALWAYS, Shown.VERBOSE} if verbose else {Shown.ALWAYS}
         self._sections = [section for section in document.sections if section.shown in seen]
         self._first = next((one for one in self._items() if one.tag and one.severity is not Severity.INFO), None)
-        """What stands behind the reason at the top: that is not said again above it."""
+        """What stands behind the reason at the top, which is not repeated above it."""
         self._is_answer_above = True
         """Whether nothing but evidence stands between the reason at the top and what comes next."""
         self._shown: set[str] = set()
@@ -277,7 +277,7 @@ class _Writer:
             yield self._sentence(f"source: {item.source}", _Importance.MORE, first=_INDENT, style=_QUIET)
 
     def _remedy(self, remedy: Remedy) -> str | None:
-        """Return a remedy; of one whose command stands at the top the rest, where that is not said there."""
+        """Return a remedy; of one whose command stands at the top, the rest that is not there."""
         advice = self._document.advice
         if remedy.command is None or remedy.command != advice.next:
             return remedy

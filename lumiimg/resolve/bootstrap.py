@@ -30,7 +30,7 @@ _NOTES, _SIZE = "bases", ".size"
 
 @dataclass(frozen=True, slots=True)
 class LockedBootstrap:
-    """A bootstrap with its addresses settled."""
+    """A bootstrap with its addresses resolved."""
 
     agent: str
     """Of the definition file: `docker`, `localimage`, `debootstrap`, …"""
@@ -56,9 +56,9 @@ class LockedBootstrap:
         """Whether the mirror of a registry is asked, in the place of the one that its name has."""
         return self.image is not None and parse_reference(self.origin, Mirrors({})).registry != self.image.registry
 
-    def refuse_other_file(self, cache: Path, tell: Callable[[str], None]) -> None:
+    def refuse_other_file(self, cache: Path, on_notice: Callable[[str], None]) -> None:
         """Raise RefusedError where it starts from another file than was locked; of a folder there is no digest."""
-        if self.sha256 and (actual := digest_of_file(Path(self.origin), cache, tell)) != self.sha256:
+        if self.sha256 and (actual := digest_of_file(Path(self.origin), cache, on_notice)) != self.sha256:
             found = f"its sha256 is {actual[:12]}…" if actual else "there is no such file"
             raise RefusedError(
                 f"the base {self.origin} is not the one that was locked: {found}, not {self.sha256[:12]}…",
@@ -112,19 +112,19 @@ def debootstrap_at(path: str | None) -> str | None:
 # -- digests --
 
 
-def digest_of_file(origin: Path, cache: Path, tell: Callable[[str], None]) -> str | None:
+def digest_of_file(origin: Path, cache: Path, on_notice: Callable[[str], None]) -> str | None:
     """Return the sha256 of a file, None of a folder. A file is read once, and again when it was touched.
 
-    `tell` is called when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
+    `on_notice` is called when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
     """
     if not origin.is_file():
         return None
-    seen = stamp(origin)
+    seen = file_stamp(origin)
     if (known := _noted(cache, seen)) is not None:
         return known
-    tell(f"reading {origin}, for its digest")
+    on_notice(f"reading {origin}, for its digest")
     digest = file_sha256(origin)
-    if stamp(origin) != seen:
+    if file_stamp(origin) != seen:
         raise BadInputError("was changed while it was read", where=str(origin))
     _note(cache, seen, digest)
     return digest
@@ -173,7 +173,7 @@ def _note(cache: Path, name: str, text: str) -> None:
         write_text(note, text)
 
 
-def stamp(origin: Path) -> str:
+def file_stamp(origin: Path) -> str:
     """Return what shows whether a file, or anything in a folder, was touched since. Raises BadInputError."""
     digest = hashlib.sha256()
     try:

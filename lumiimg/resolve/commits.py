@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.fetch.store import Sources
-    from lumiimg.resolve.requirements import OwnRequirement
+    from lumiimg.resolve.requirements import UserRequirement
 
 _FILE = "pyproject.toml"
 _MOST_BYTES = 1 << 30
@@ -33,14 +33,14 @@ _USUAL = ("setuptools>=40.8.0", "wheel")
 
 @dataclass(frozen=True, slots=True)
 class CommitProject:
-    """A project at a commit."""
+    """A Python project in a git repository, at one commit."""
 
     source: LockedSource
     requires: tuple[str, ...]
     """As in PEP 508: to be built, and to be used with the extras that are asked for."""
 
 
-def read_commits(own: Sequence[OwnRequirement], sources: Sources) -> tuple[CommitProject, ...]:
+def read_commits(own: Sequence[UserRequirement], sources: Sources) -> tuple[CommitProject, ...]:
     """Return the projects of requirements that name a commit, which are fetched.
 
     Raises FailedError for what cannot be had, RefusedError for what is another project, or requires what no lock holds.
@@ -48,7 +48,7 @@ def read_commits(own: Sequence[OwnRequirement], sources: Sources) -> tuple[Commi
     return tuple(_read(one, sources) for one in own if one.requirement.url)
 
 
-def _read(own: OwnRequirement, sources: Sources) -> CommitProject:
+def _read(own: UserRequirement, sources: Sources) -> CommitProject:
     location = own.requirement.url or ""
     archive = sources.store.get(location, None, sources.on_line)
     with open_regular(archive) as packed:

@@ -1,4 +1,4 @@
-"""What only the network can tell a lock: the digest of the base, digests that nobody has published, the wheels."""
+"""What only the network has for a lock: the digest of the base, digests that nobody has published, the wheels."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def complete_lock(
 ) -> Lock:
     """Return the lock with nothing left open, but for the digest of the base where that is to stay so.
 
-    What is `preferred` is kept where it still fits; digests once registry and files were compared with them: whoever
+    What is `preferred` stays where it still fits; digests once registry and files were compared with them: whoever
     wrote them may be a stranger. `until` is the last day of what is taken from a package index, in the place of that of
     the releases. Raises FailedError for what cannot be had or does not go together.
     """
@@ -144,7 +144,7 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
     wanting = [layer for layer in lock.stack if wants_python(layer)]
     if lock.resolved or not wanting:
         return replace(lock, resolved=True)
-    if (python := PythonTarget.of(lock.versions)) is None:
+    if (python := PythonTarget.from_versions(lock.versions)) is None:
         raise FailedError(
             f"no wheels can be chosen for {wanting[0].name}: the Python of {lock.base.layer.name} is not known",
             hint="`lumiimg adapt` reads the file of a base first",

@@ -104,20 +104,20 @@ def _package(text: str, where: str) -> _Package:
     return _Package(text, where, _facts()["names"].get(name, name), version)
 
 
-def _pip_version(said: str) -> str | None:
+def _pip_version(spec: str) -> str | None:
     """Return the versions that conda would take, as pip writes them; None where it has no words for them.
 
     `=1.2` means 1.2 and what begins with `1.2.`; beside the name of a build, or alone, a version is that one.
     """
-    if one := _ONE_VERSION.fullmatch(said):
-        is_beginning = one[3] or (said.startswith("=") and said.count("=") == 1 and one[2].count(".") < 2)
-        said = f"=={one[2]}{'.*' if is_beginning else ''}"
-    said = "".join(said.split())
+    if one := _ONE_VERSION.fullmatch(spec):
+        is_beginning = one[3] or (spec.startswith("=") and spec.count("=") == 1 and one[2].count(".") < 2)
+        spec = f"=={one[2]}{'.*' if is_beginning else ''}"
+    spec = "".join(spec.split())
     try:
-        SpecifierSet(said)
+        SpecifierSet(spec)
     except InvalidSpecifier:
         return None
-    return said
+    return spec
 
 
 def _instead(packages: Sequence[_Package], has_project: HasProject | None) -> BadInputError:

@@ -61,7 +61,7 @@ class PlanContext:
     """Brings a base out of a registry here, to be read."""
 
     @classmethod
-    def of(cls, request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Self:
+    def from_request(cls, request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Self:
         """Return what a request is decided on here, without asking a server. Raises BadInputError."""
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
         site = find_site(request.site, environment) if request.site else None

@@ -1,9 +1,9 @@
 """Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that have a day and may disagree; and a
-site as one of its nodes was seen, which counts more than what is believed of it.
+site with the facts of a scanned node, which count more.
 
 The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. The day on which a fact was
-last confirmed is a note: no answer changes with that of the clock. Updates of a driver move its window up, so a ROCm
-that is too old for it stays too old, and one that is too new for a window that was not seen on a node is a doubt.
+last confirmed is a note: no answer changes with that of the clock. Updates of a driver move its window up: a ROCm that
+is too old for it stays too old. One that is too new is a doubt unless the window was seen on a node.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def unknown_driver(name: str, source: str, day: dt.date = dt.date.min) -> SiteDr
 def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver | None:
     """Return the driver that was seen on a node; that of its site where none was.
 
-    Of one that neither the site names (by its version, or by the kernel) nor AMD, what it serves is not known.
+    What a driver serves is not known where neither the site (by version, or by kernel) nor AMD names it.
     """
     module = snapshot.gpu_driver
     if module is None:
@@ -139,8 +139,8 @@ def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
     source = f"{deciding.source} ({deciding.date})"
     is_seen = driver.rank is Rank.MEASURED
     decides = "a job with it decides" if is_seen else "a snapshot that shows the driver decides"
-    if against := [claim for claim in claims if claim.serves is not deciding.serves]:
-        other = against[0]
+    if others := [claim for claim in claims if claim.serves is not deciding.serves]:
+        other = others[0]
         because = f"{deciding.with_date}, but {other.with_date}: {decides}"
         return unknown(need=need, because=because, source=f"{source}; {other.source} ({other.date})")
     if not deciding.serves and not is_below and not is_seen:

@@ -1,4 +1,4 @@
-"""The lock: every name, argument, URL and digest of an image, settled before anything is built."""
+"""The lock: every name, argument, URL and digest of an image, resolved before anything is built."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def locked_commit(name: str, version: str, address: str, sha256: str, size_bytes
 
 @dataclass(frozen=True, slots=True)
 class LockedLayer(ReleasedLayer):
-    """A layer with its arguments and sources settled."""
+    """A layer with its arguments and sources resolved."""
 
     sources: tuple[LockedSource, ...]
     """Files that the layer is made of."""
     wheels: tuple[LockedSource, ...] = ()
-    """Python distributions, those that it names and all that they require; `name` and `version` tell which."""
+    """Python distributions, those that it names and all that they require; `name` and `version` identify each."""
     wheel_bytes: int | None = field(default=None, compare=False)
     """Of all of them together, as their index says; null: it does not say of each."""
 
@@ -155,7 +155,7 @@ class Lock:
     gpu: str | None = None
     """The GPU of that machine, which layers are compiled for where nobody names another; null where it is not known."""
     rules: tuple[RuleResult, ...] = ()
-    """What the compatibility rules said."""
+    """Results of the compatibility rules."""
     resolved: bool = False
     """Whether the wheels are all that the layers require: some of them may need none of their own."""
 
@@ -176,7 +176,7 @@ class Lock:
 
     @property
     def doubts(self) -> tuple[RuleResult, ...]:
-        """What the rules warn of, or could not tell; and where software for GPUs is for no machine."""
+        """What the rules warn of, or could not decide; and where software for GPUs is for no machine."""
         found = tuple(rule for rule in self.rules if rule.outcome.severity is Severity.UNKNOWN)
         there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
         for_none = self.site in {None, "generic"} and "rocm" in there and PLUGIN_COMPONENT not in there
@@ -184,7 +184,7 @@ class Lock:
 
     @property
     def missing_digests(self) -> tuple[str, ...]:
-        """What is still open, and only the network can tell: digests of the base and of sources, wheels."""
+        """What only the network has, and is still open: digests of the base and of sources, wheels."""
         missing = [f"the digest of {self.bootstrap.origin}"] if self.bootstrap.is_open else []
         for layer in self.stack:
             missing += [f"the digest of {source.location}" for source in layer.sources if source.sha256 is None]

@@ -3,7 +3,7 @@
     request          what it was made from, so that it can be made again
     base, layer      names, digests of their folders, releases, wheels by their addresses
     first-download   digests that nobody published, by address
-    rule             what the compatibility rules said
+    rule             results of the compatibility rules
 
 A layer is found in the catalogue by its name and must be the same by digest; its arguments, and the addresses and
 digests of its sources, follow from there and from the request. An image carries the same document, as JSON.
@@ -72,7 +72,7 @@ class LockedCommit(_Written, frozen=True):
 
     def __post_init__(self) -> None:
         address = git_address(self.address)
-        is_one = address is not None and address.is_settled and f"{address}" == self.address
+        is_one = address is not None and address.is_pinned and f"{address}" == self.address
         refuse({"address": None if is_one else f"is {shortened(self.address)!r}, which is not the address of a commit"})
 
 
@@ -116,7 +116,7 @@ class LockedImage(_Written, frozen=True):
 
 
 class LockedBase(LockedEntry, frozen=True, kw_only=True):
-    """The base."""
+    """The layer of the base, and where its image is from."""
 
     agent: _Agent
     """What brings it, as in a definition file."""
@@ -152,7 +152,7 @@ class LockFile(_Written, frozen=True, kw_only=True):
     first_download: dict[str, Sha256] = {}
     """Digests of sources that nobody published, by address: of the first download."""
     rule: tuple[RuleResult, ...] = ()
-    """What the compatibility rules said."""
+    """Results of the compatibility rules."""
 
     @property
     def stack(self) -> tuple[LockedEntry, ...]:
@@ -267,12 +267,12 @@ def read_document(path: Path) -> LockFile:
     try:
         text = read_text(path, _SIZE_LIMIT_BYTES)
         head, _, body = text.partition("\n\n")
-        said = parse_toml(head)
+        header = parse_toml(head)
     except (DecodeError, TomlError) as error:
         what = error.what if isinstance(error, DecodeError) else f"is not a lock: it {error}"
         raise BadInputError(what, where=str(path), hint=AGAIN) from error
-    refuse_format(said, path, "write it again with `lumiimg lock`, and the options that its [request] names")
-    if said.keys() - {"format", "lumiimg", "digest"} or said.get("digest") != _digest(body):
+    refuse_format(header, path, "write it again with `lumiimg lock`, and the options that its [request] names")
+    if header.keys() - {"format", "lumiimg", "digest"} or header.get("digest") != _digest(body):
         raise BadInputError("was changed after it was written: its digest does not match", where=str(path), hint=AGAIN)
     return decode_toml(text, LockFile, where=str(path), hint=AGAIN)
 

@@ -1,4 +1,4 @@
-"""Plan to lock: the stack with every argument and source settled that needs no network."""
+"""Plan to lock: the stack with every argument and source that needs no network."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.layers import Layer
     from lumiimg.fetch.store import Sources
     from lumiimg.resolve.request import Request
-    from lumiimg.resolve.requirements import OwnRequirement
+    from lumiimg.resolve.requirements import UserRequirement
     from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
@@ -110,7 +110,7 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
             yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"{one.name} {version}", because, _SOURCE)
 
 
-def _other_python(asked: Request, python: Version | None) -> Iterator[tuple[OwnRequirement, str]]:
+def _other_python(asked: Request, python: Version | None) -> Iterator[tuple[UserRequirement, str]]:
     """Yield each requirement that the image's Python does not meet, and which that is; None: it is not known."""
     if python is not None and len(python.release) > 1:
         late = full_version((python.major, python.minor))
@@ -225,12 +225,12 @@ def _less(layer: LayerRequirements, replaced: Collection[str]) -> LayerRequireme
     )
 
 
-def _hint(said: str, asked: Request, there: Collection[str]) -> str:
+def _hint(refusal: str, asked: Request, there: Collection[str]) -> str:
     """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
     for name, layer in asked.brought.items():
-        if name not in there and is_named(name, said):
+        if name not in there and is_named(name, refusal):
             return f"the index does not have {name} for this image: --add {layer}"
-    named = [one for one in asked.own if is_named(_project_of(one), said)]
+    named = [one for one in asked.own if is_named(_project_of(one), refusal)]
     for one in named:
         if one.name in there and (stays := _never_replaced(one.name, asked)):
             return f"{stays}: leave out {one.where} ({one.text})"
@@ -241,7 +241,7 @@ def _hint(said: str, asked: Request, there: Collection[str]) -> str:
 
 
 def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
-    """Return a layer of a lock as one that is in the image, with every distribution that it brings.
+    """Return a locked layer as part of the image, with all its distributions.
 
     What is in the general index stays a requirement in its one version, so that its extras are known.
     """
@@ -277,7 +277,7 @@ def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[s
             raise RefusedError(f"{line.where} requires {line.text}{required}, which {why}", hint=hint)
 
 
-def _project_of(own: OwnRequirement) -> str:
+def _project_of(own: UserRequirement) -> str:
     """Return what uv calls the project of a line: one at a commit is a layer, to it."""
     return f"layer-{own.name}" if own.requirement.url else own.name
 

@@ -78,7 +78,7 @@ class Plan:
             is_taken = command == "build" and unused(_IMAGE) != _IMAGE  # which is what it writes by default
             nearest = self.nearest_by(command, _to_new_image() if is_taken else "")
             raise RefusedError(
-                f"{refusal.because} (rule {refusal.id}: {refusal.sides})",
+                f"{refusal.because} (rule {refusal.id}: {refusal.need_and_have})",
                 hint=nearest or f"see the reasons: lumiimg explain {options_of(self.asked)}",
             )
         if self.lock is None:
@@ -168,7 +168,7 @@ class Plan:
 
     @property
     def obstacles(self) -> tuple[RuleResult, ...]:
-        """What refuses it, is known against it, or is not known."""
+        """Obstacles, known faults, and open questions."""
         return tuple(rule for rule in self.rules if rule.outcome is not RuleOutcome.OK)
 
     @property
@@ -217,7 +217,7 @@ class PossibleBases:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Whether there is one."""
+        """0 where there is one, else 1."""
         return ExitCode.GOOD if self.bases else ExitCode.NO
 
     @property

@@ -240,8 +240,8 @@ def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -
     elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
         because = f"--source {HEADERS}: a plugin compiled for the host's libfabric comes before the image's"
         added.append(WantedLayer(Need.decoded(PLUGIN), because=because))
-    unsettled = f"{asked.own_summary}; their packages from the index are chosen by lock"
-    own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=unsettled)] if asked.own else []
+    not_locked = f"{asked.own_summary}; their packages from the index are chosen by lock"
+    own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=not_locked)] if asked.own else []
     return [wish for wish in added if wish.need.component not in named] + wishes + own
 
 

@@ -81,7 +81,7 @@ class LayerRequirements:
 
     @property
     def as_installed(self) -> LayerRequirements:
-        """The layer as one that is in the image already, so that no index is asked for anything of it."""
+        """The layer as part of the image already: no index is asked for it."""
         pinned = {name: version_of_pin(pin) for name, pin in pins_by_project(self.pins).items()}
         return replace(self, pins=(), beside=(), requires=(), has={**self.has, **pinned})
 
@@ -109,8 +109,8 @@ def resolve_wheels(
     """Return the wheels that layers, and a user's `requirements` over them, bring.
 
     Nothing is taken that was uploaded after the day `until`, but for what is pinned; `preferred` are versions to keep
-    where they still fit. Layers of an earlier day come first, as of that day, so that a new layer does not bring an old
-    one what it never met.
+    where they still fit. Layers of an earlier day are resolved first, as of that day, so that a new layer changes
+    nothing in an old one.
 
     Raises FailedError for what cannot be had, or brings CUDA in; NoSolutionError for what does not go together.
     """
@@ -161,7 +161,7 @@ def resolve_wheels(
 
 
 def _other_than_pinned(layers: Sequence[LayerRequirements], sentence: str) -> str | None:
-    """Return what is wrong with a set of wheels that uv says requires another version of one of them than is pinned."""
+    """Return the conflict in a set of wheels: uv says that it requires another version than the pinned one."""
     for layer in layers:
         for name, pin in pins_by_project(layer.pins).items() if layer.beside else ():
             found = re.search(rf"depends? on {re.escape(name)}==([\w.+!-]+)", sentence.replace(pin, ""))
@@ -314,7 +314,7 @@ class _Project:
             "index": indexes,
         }
         project = {"name": THIS_IMAGE, "version": "0", "requires-python": ">=3.8", "dependencies": wanted}
-        kept = (f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
+        preferred_pins = (f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
         without = {name for layer in self.layers for name in layer.without}
         if "torch" in sources and TRITON not in {*sources, *pins_by_project(self.requirements)}:
             without.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
@@ -330,7 +330,7 @@ class _Project:
         for file, text in (
             ("pyproject.toml", tomli_w.dumps({"project": project, "tool": {"uv": uv}})),
             ("uv.toml", tomli_w.dumps(settings)),
-            ("held.txt", "".join(kept)),
+            ("held.txt", "".join(preferred_pins)),
         ):
             (folder / file).write_text(text, encoding="utf-8")
         return compile_versions(folder, self.target, self.cache)

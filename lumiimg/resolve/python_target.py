@@ -50,7 +50,7 @@ class PythonTarget:
             raise BadInputError(f"wheels are chosen for CPython 3 and glibc 2 only, not for {self}")
 
     @classmethod
-    def of(cls, versions: Mapping[str, str]) -> Self | None:
+    def from_versions(cls, versions: Mapping[str, str]) -> Self | None:
         """Return that of an image; None where its Python, or its C library, is not known."""
         python, glibc = (version_of(versions.get(name)) for name in ("python", "glibc"))
         if python is None or glibc is None or min(len(python.release), len(glibc.release)) < 2:
@@ -83,10 +83,10 @@ class PythonTarget:
         """Return the tags of wheels that it can install, the most specific first.
 
         As `packaging.tags.sys_tags()` in the image would, with one difference: `linux_x86_64` comes after the manylinux
-        tags, not before them, as it promises nothing of the glibc that it needs. Source: PEP 425, 600.
+        tags, because it promises no glibc. Source: PEP 425, 600.
         """
         interpreter = f"cp{self.version[0]}{self.version[1]}"
-        # `m`: built with pymalloc, which is no longer told apart from 3.8 on (bpo-36707)
+        # `m`: built with pymalloc, which makes no difference from 3.8 on (bpo-36707)
         abi = f"{interpreter}m" if self.version < (3, 8) else interpreter
         platforms = tuple(self._platforms())
         return (
@@ -111,7 +111,7 @@ class PythonTarget:
 
 
 def full_version(minor: tuple[int, int]) -> str:
-    """Return a Python as one that bounds are held against: see `_PATCH`."""
+    """Return a Python as the version that is compared with bounds: see `_PATCH`."""
     return f"{minor[0]}.{minor[1]}.{_PATCH}"
 
 

@@ -22,7 +22,7 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.redact import is_secret_name, redact
 from lumiimg.core.text import count, shell_join
 from lumiimg.fabric.path import Fabric
-from lumiimg.resolve.requirements import OF_OPTION, PYTHON, OwnRequirement, read_own
+from lumiimg.resolve.requirements import OF_OPTION, PYTHON, UserRequirement, read_own
 from lumiimg.resolve.stack import PACKAGE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class LockedRequest(Struct, frozen=True, forbid_unknown_fields=True, rename="keb
     """As for --add, each: layers, with versions where the user names them: `vllm==0.10.1`."""
     own_files: tuple[str, ...] = ()
     """As for -r."""
-    own: tuple[OwnRequirement, ...] = ()
+    own: tuple[UserRequirement, ...] = ()
     """What these, and `--add pip:…`, require."""
     arguments: Mapping[str, AnyText] = {}
     """Values by `LAYER.NAME`."""
@@ -210,7 +210,7 @@ class RequestOptions:
     exclude_newer: dt.date | None = None
 
     @classmethod
-    def of_words(cls, words: Sequence[str]) -> Self:
+    def from_words(cls, words: Sequence[str]) -> Self:
         """Return what options of a command ask for, each with a value; those that are not of a request are left out."""
         found: dict[str, Any] = {}
         defaults = {one.name: one.default for one in fields(cls)}
@@ -242,7 +242,7 @@ def request_of(
     Layers beside a recipe replace its versions of them, or come behind.
     """
     recipe = catalogue.recipe(options.recipe) if options.recipe else None
-    base = catalogue.meant_by(options.base) if options.base else recipe.base if recipe else ""
+    base = catalogue.resolve_base_name(options.base) if options.base else recipe.base if recipe else ""
     # a version may be written as conda and apt write it: vllm=0.33.0
     (of_recipe, recipe_packages), (given, packages) = map(
         _apart, (recipe.add if recipe else (), [_ONE_EQUALS.sub("==", text) for text in options.add])

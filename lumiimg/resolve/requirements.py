@@ -71,7 +71,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRequirement:
+class UserRequirement:
     """A requirement of a file, or of an option."""
 
     text: str
@@ -104,13 +104,13 @@ def read_own(
     *,
     replaced: Sequence[str] = (),
     has_project: HasProject | None = None,
-) -> tuple[OwnRequirement, ...]:
+) -> tuple[UserRequirement, ...]:
     """Return what files and words like `pip:einops==0.8.1` (from `where`) ask for, each once.
 
     `replaced` take the place of what the image has: `numpy==2.1.0`. `has_project` asks the package index, for the
     refusal of conda's packages.
 
-    Raises BadInputError for what cannot be read, is larger than anybody writes, or could not be settled by a lock.
+    Raises BadInputError for what cannot be read, is larger than anybody writes, or cannot be locked.
     """
     reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES), has_project=has_project)
     for word in replaced:  # first: what a file says too counts once
@@ -125,11 +125,11 @@ def read_own(
     return reader.found
 
 
-def _require_one_of_each(found: Sequence[OwnRequirement]) -> None:
+def _require_one_of_each(found: Sequence[UserRequirement]) -> None:
     """Raise BadInputError where a project is at a commit, or replaced by one version, and asked for otherwise, too."""
-    settled = {one.name: one for one in reversed(found) if one.replaces or one.requirement.url}
+    explicit = {one.name: one for one in reversed(found) if one.replaces or one.requirement.url}
     for other in found:
-        one = settled.get(other.name, other)
+        one = explicit.get(other.name, other)
         versions = [spec.version for spec in one.requirement.specifier]
         if one is other or (versions and other.requirement.specifier.contains(versions[0], prereleases=True)):
             continue
@@ -153,11 +153,11 @@ class RequirementReader:
         self._without = without
         self._has_project = has_project
         self._takes_commits = takes_commits
-        self._found: dict[tuple[str, tuple[str, ...]], OwnRequirement] = {}
+        self._found: dict[tuple[str, tuple[str, ...]], UserRequirement] = {}
         self._files = set[str]()
 
     @property
-    def found(self) -> tuple[OwnRequirement, ...]:
+    def found(self) -> tuple[UserRequirement, ...]:
         """What was read so far; lines that are there twice count once."""
         return tuple(self._found.values())
 
@@ -168,7 +168,7 @@ class RequirementReader:
         if len(self._found) >= _MOST:
             raise BadInputError(f"more than {_MOST} requirements", where=where, hint="leave some out")
         requirement = requirement_of(text, where, takes_commits=self._takes_commits)
-        own = OwnRequirement(str(requirement), where, hashes)
+        own = UserRequirement(str(requirement), where, hashes)
         self._found.setdefault((own.text, hashes), own)
 
     def read(self, path: str) -> None:
@@ -280,7 +280,7 @@ def _at_commit(requirement: Requirement, where: str) -> Requirement:
     if requirement.marker:
         what = f"{requirement.name[:100]} is at a commit, and has a marker"
         raise BadInputError(what, where=where, hint="leave out the marker, or the line")
-    if not address.is_settled:
+    if not address.is_pinned:
         raise NoCommitError(requirement.name, address, where)
     requirement.name, requirement.url = canonicalize_name(requirement.name), f"{address}"
     return requirement

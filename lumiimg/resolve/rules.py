@@ -1,4 +1,4 @@
-"""The compatibility rules: each a function of what a stack and a site have, that says what it found, why, from where.
+"""The compatibility rules: each a function of a stack and a site that returns result, reason and source.
 
 Layers (rule 6) and torch (rule 5) are matched when the stack is put together (stack.py); here they are reported.
 """
@@ -33,7 +33,7 @@ class RuleOutcome(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """It may work; what is known against it is reported."""
+    """It may work; its known faults are reported."""
     UNKNOWN = "unknown"
     """A fact is missing that would decide it."""
     REFUSED = "refused"
@@ -68,7 +68,7 @@ class RuleResult:
     """Where the rule, or its numbers, come from."""
 
     @property
-    def sides(self) -> str:
+    def need_and_have(self) -> str:
         """What is needed and what there is; of what must not be there, that it is."""
         is_name = self.need == "nothing" or self.need.startswith("not ")
         return self.have if is_name else f"needs {self.need}, has {self.have}"
@@ -77,9 +77,9 @@ class RuleResult:
     def in_words(self) -> str:
         """Of one that does not hold: both sides where they are two numbers, and why."""
         is_doubt_of_layer = self.id == "layers" and self.outcome is RuleOutcome.UNKNOWN
-        is_compared = self.have not in {self.sides, "none"} and not is_doubt_of_layer
-        sides = self.sides if is_compared or not self.because else ""
-        return self.outcome.word + ": ".join(filter(None, (sides, self.because)))
+        is_compared = self.have not in {self.need_and_have, "none"} and not is_doubt_of_layer
+        need_and_have = self.need_and_have if is_compared or not self.because else ""
+        return self.outcome.word + ": ".join(filter(None, (need_and_have, self.because)))
 
 
 def worst_first(results: Iterable[RuleResult]) -> list[RuleResult]:
@@ -234,7 +234,7 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
 
 
 def layers_chosen(stack: Stack) -> Iterator[RuleResult]:
-    """Rules 5 and 6: which layers there are, in which release, and why; and what is known against them."""
+    """Rules 5 and 6: which layers there are, in which release, and why; and their known faults."""
     for chosen in stack.layers:
         is_torch, source = chosen.name == "pytorch", chosen.release.source if chosen.release else chosen.layer.source
         have = name = f"torch {stack.version('torch')}" if is_torch else chosen.title
@@ -270,7 +270,7 @@ def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
 
 
 def base_troubles(base: Layer, stack: Stack) -> Iterator[RuleResult]:
-    """Yield what is known against the base, on this site and with these layers."""
+    """Yield known faults of the base, on this site and with these layers."""
     for refused in (True, False):
         yield from _troubles((base,), stack, refused=refused)
 

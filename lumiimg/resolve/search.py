@@ -47,7 +47,7 @@ class _Rejection(NamedTuple):
 
 
 class StackSearch:
-    """One search."""
+    """A search for a stack that fits."""
 
     def __init__(self, context: PlanContext, arguments: Mapping[str, str]) -> None:
         self._context = context
@@ -71,9 +71,9 @@ class StackSearch:
         return next(self._all(base, tuple(wishes), ()), None)
 
     def refusals(self) -> list[RuleResult]:
-        """Return what stood against layers that found no place at all; else, as they do not go together, all that did.
+        """Return the obstacles of layers that found no place at all; else, as they do not go together, all obstacles.
 
-        Of each layer, what all its releases need of a component is one result. What alone stood against one is first.
+        Of each layer, what all its releases need of a component is one result. A single obstacle is first.
         """
         found = [each for each in self._rejections if each.layer not in self._placed] or self._rejections
         found = sorted(found, key=lambda each: not each.is_last)
@@ -247,7 +247,7 @@ class StackSearch:
 
 
 def _joined(layer: str, group: Sequence[_Rejection]) -> RuleResult:
-    """Return what stood against several releases of a layer as one result."""
+    """Return the obstacles of several releases of a layer as one result."""
     results = [each.result for each in group]
     needs = " or ".join(dict.fromkeys(result.need for result in results))
     releases = dict.fromkeys(each.version for each in group if each.version)

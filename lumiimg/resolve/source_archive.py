@@ -93,7 +93,7 @@ def requirements_in(
 ) -> tuple[str, ...]:
     """Return the requirements of files; `texts` are all that there are, by path.
 
-    Of a `pyproject.toml` they are what the project is built with, what it requires, and its extras that are named:
+    Those of a `pyproject.toml`: build requirements, requirements, and the named extras:
     `python/pyproject.toml[hip]`. A project of `without` is left out. Raises FailedError, which names file and line, for
     what no lock can hold (an option, an address, a line that is not a requirement), and for a missing file.
     """

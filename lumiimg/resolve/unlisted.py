@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from lumiimg.catalog.needs import NO_VERSION, Need, exact_version, version_of
-from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, ReadFact, Release, Unlisted, expand, placeholders
+from lumiimg.catalog.releases import FILE, METADATA, PIN, PROJECT, IndexFact, IndexRule, Release, expand, placeholders
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.core.files import today
 from lumiimg.fetch.http import Bounds
@@ -61,7 +61,7 @@ def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> F
     return FoundReleases((derived(layer, exact, why),))
 
 
-def _read(layer: Layer, rule: Unlisted, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
+def _read(layer: Layer, rule: IndexRule, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
     """Return what the index has of a version. Raises FailedError, MissingHereError."""
     if context.web is None:
         raise MissingHereError("there is no network")
@@ -145,7 +145,7 @@ def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
 class ProjectPages:
     """The pages of the projects that a rule names, as an index has them at one moment."""
 
-    rule: Unlisted
+    rule: IndexRule
     files: Mapping[str, tuple[IndexFile, ...]]
     """By project, its companions among them."""
 
@@ -162,7 +162,7 @@ class ProjectPages:
         return next(good, None) or next(wanted.filter(self.versions(), prereleases=True), None)
 
 
-def read_pages(rule: Unlisted, index: str, web: Http) -> ProjectPages:
+def read_pages(rule: IndexRule, index: str, web: Http) -> ProjectPages:
     """Return the pages of a rule's projects. Raises as `project_page` does."""
     names = (*rule.projects, *rule.companions)
     return ProjectPages(rule, {name: project_page(index, name, web) for name in names})
@@ -189,7 +189,7 @@ def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http
     return tuple(rows)
 
 
-def _is_of(file: IndexFile, wanted: Version, rule: Unlisted) -> bool:
+def _is_of(file: IndexFile, wanted: Version, rule: IndexRule) -> bool:
     """Whether a file is one of a version that a rule reads."""
     if rule.read == "sdist":
         return not file.tags and file.version == wanted
@@ -229,15 +229,15 @@ def _release(
     # what a row has beside that agrees in the facts that the rule reads (a torch's ROCm)
     read = [name for name, text in rule.has.items() if {*placeholders(text)} & {fact.name for fact in rule.facts}]
     same = (one.has for one in layer.releases if all(one.has.get(name) == row.has.get(name) for name in read))
-    if read and (beside := next(same, None)) is None:
+    if read and (known := next(same, None)) is None:
         of = " and ".join(f"{name} {row.has.get(name, '(not known)')}" for name in read)
         doubts.append(f"the other contents of its wheel are not known, as no row has {of}")
-    elif read and beside:
-        row = replace(row, has={**beside, **row.has})
+    elif read and known:
+        row = replace(row, has={**known, **row.has})
     return replace(row, requires=(*row.requires, *_of_tags(files)), doubts=tuple(doubts))
 
 
-def row_of(rule: Unlisted, facts: Mapping[str, str], source: str) -> Release:
+def row_of(rule: IndexRule, facts: Mapping[str, str], source: str) -> Release:
     """Return the row of a release by its rule and what is known of it; what needs another fact is left out."""
     has, arguments = (
         {name: text for name, template in table.items() for text in filled([template], facts)}
@@ -265,7 +265,7 @@ def needs_of(texts: Iterable[str]) -> Iterator[Need]:
     yield from (Need(one.name, one.specifier) for text in texts if (one := parsed(text)) is not None)
 
 
-def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str, str]:
+def _texts(file: IndexFile, project: str, rule: IndexRule, web: Http) -> dict[str, str]:
     """Return the files that facts are read from, by name."""
     names = {name for fact in rule.facts for name in fact.files} - {PROJECT, FILE}
     texts = {PROJECT: project, FILE: file.name}
@@ -282,7 +282,7 @@ def _texts(file: IndexFile, project: str, rule: Unlisted, web: Http) -> dict[str
     return texts
 
 
-def value_of(fact: ReadFact, texts: Mapping[str, str]) -> str | None:
+def value_of(fact: IndexFact, texts: Mapping[str, str]) -> str | None:
     """Return what the first of its files says; of several versions the oldest."""
     for name in fact.files:
         if found := [value for value in fact.pattern.findall(texts.get(name, "")) if _VALUE.fullmatch(value)]:

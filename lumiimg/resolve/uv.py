@@ -1,4 +1,4 @@
-"""uv, which resolves what Python packages require: where it is, what it is asked, and what it says where it cannot."""
+"""uv, which resolves what Python packages require: where it is, its input, and its refusals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class NoSolutionError(FailedError):
 
 
 class NoTimesError(FailedError):
-    """An index says of no file when it was uploaded, so that no date can bound what is taken from it."""
+    """An index has no times of upload, so no date can bound what is taken from it."""
 
 
 def find_uv(environ: Mapping[str, str] = os.environ) -> str:
@@ -102,8 +102,8 @@ def find_uv(environ: Mapping[str, str] = os.environ) -> str:
 def compile_versions(folder: Path, target: PythonTarget, cache: Path) -> ResolvedVersions:
     """Resolve `pyproject.toml` of a folder under its `uv.toml`; `held.txt` has versions that stay where they fit.
 
-    Raises NoSolutionError for what does not go together, NoTimesError where a date is to bound what has none,
-    FailedError for what cannot be had, MissingHereError for what only a network would have.
+    Raises NoSolutionError for a conflict, NoTimesError for an index without times where there is a date, FailedError
+    for a failed download, MissingHereError where only a network has it.
     """
     output = _run(folder, target, cache, "--annotation-style", "line", "--output-file", "held.txt")
     noted = read_text(folder / "held.txt", _MOST_BYTES)

@@ -1,6 +1,6 @@
 """A Python environment over an image, in a file or a folder of its own: what it was made for, and what it has.
 
-As LUMI's guide teaches it, it is bound to one place, which is written into its scripts (LUMI-AI-Guide, chapter 2).
+As in LUMI's guide, its scripts hold the one path that it is bound to (LUMI-AI-Guide, chapter 2).
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ def _no_venv(path: Path, why: str) -> BadInputError:
     return BadInputError(what, where=str(path), hint="`lumiimg venv` makes one")
 
 
-def mark_of(path: Path) -> str | None:
+def image_fingerprint(path: Path) -> str | None:
     """Return a short name of the content of an image, which no other image has; None of a folder.
 
     It is made of the size, beginning and end of its file systems, where squashfs has the times and sizes of all files:
-    so it is there in milliseconds, and a signature does not change it. It proves nothing against a forger.
+    so it is there in milliseconds, and a signature does not change it. It does not prove the origin.
     """
     if not path.is_file():
         return None
@@ -164,7 +164,7 @@ def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[
     if record is None:
         yield VenvFault.NOT_KNOWN, f"{name} does not say which image it was made for"
         return
-    made, this = (record.image, record.image_mark, record.torch), (str(path.absolute()), mark_of(path), torch)
+    made, this = (record.image, record.image_mark, record.torch), (str(path.absolute()), image_fingerprint(path), torch)
     if (made[1] or made[0], made[2]) != (this[1] or this[0], this[2]):
         for_image, over = (
             f"{one_line(image)} ({mark[:12] if mark else 'a folder'}, {f'torch {version}' if version else 'no torch'})"

@@ -1,4 +1,4 @@
-"""A lock as it is written, and what it has otherwise than the one that was there."""
+"""A written lock, and how it differs from the one that was there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WrittenLock:
     """Whether a lock was there that could be read."""
     of: Lock
     """What was locked."""
-    beyond: tuple[str, ...]
+    not_shipped: tuple[str, ...]
     """What is not from where the catalogue has it; each for people."""
     host: Path | None = None
     """The snapshot of a node that was named here, and not by the lock that was there."""
@@ -72,14 +72,14 @@ class WrittenLock:
             yield "no difference from the existing lock"
         if bootstrap.image is None and not bootstrap.sha256:
             yield f"the base has no digest: {bootstrap.agent} decides when it is built"
-        yield from (f"not from the catalogue: {one}" for one in self.beyond)
+        yield from (f"not from the catalogue: {one}" for one in self.not_shipped)
 
     @property
     def command(self) -> str:
         """The build by this lock, on this machine: a lock does not have where things are fetched from."""
         words = ["lumiimg", "build", "--locked"]
         words += ["--lock", str(self.lock)] if str(self.lock) != _USUAL else []
-        words += ["--trust-lock"] if self.beyond else []
+        words += ["--trust-lock"] if self.not_shipped else []
         request = self.of.request
         found_by = words_of(("--mirror", request.mirrors), ("--layers", request.layers), ("--host", (self.host,)))
         return " ".join(filter(None, (shell_join(words), found_by, "-o image.sif")))
@@ -88,7 +88,7 @@ class WrittenLock:
 def write_lock(
     lock: Lock, path: Path, mirrors: Mirrors, before: LockFile | None, host: Path | None = None
 ) -> WrittenLock:
-    """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was settled from."""
+    """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was made from."""
     write_text(path, to_text(lock))
     new = dict(_entries(document_of(lock)))
     old = dict(_entries(before)) if before else new

@@ -1,6 +1,6 @@
 """Real parts: the engine of this machine, a real Debian base that is built once, a stand-in net plugin on real libfabric.
 
-Images are kept in the user's ordinary cache, so a second run of these tests builds only what the tests themselves change.
+Images are stored in the user's ordinary cache, so a second run of these tests builds only what the tests themselves change.
 
 Two workers run them at a time (`make test-engine`). The images that many files use are built by whichever worker needs them first. A
 file of tests stays on one worker, with the images of its own; so do all tests on the one Slurm.
@@ -32,7 +32,7 @@ from lumiimg.fetch.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
 from tests.shared.gpu_standin import standin_libraries
 from tests.shared.programs import needs, patient
-from tests.shared.validation import told_by
+from tests.shared.validation import validated_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class Result:
 
 
 def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Result:
-    """Run the program as a user does; its JSON is held against the schemas of the command."""
+    """Run the program as a user does; its JSON is compared with the schemas of the command."""
     done = subprocess.run(
         [sys.executable, "-m", "lumiimg", *map(str, argv)],
         env=os.environ | (env or {}),
@@ -75,7 +75,7 @@ def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | No
         check=False,
     )
     if "--json" in argv and done.stdout:
-        told_by(str(argv[0]), done.stdout)
+        validated_output(str(argv[0]), done.stdout)
     return Result(done.returncode, done.stdout, done.stderr)
 
 

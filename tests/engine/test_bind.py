@@ -1,6 +1,6 @@
 """What `bind` prints is what a real engine loads; and what it refuses is what a real loader refuses.
 
-The machine is a stand-in: a folder with a real libfabric (the image's own, told to need libcxi.so.1) and a libcxi made
+The machine is a stand-in: a folder with a real libfabric (the image's own, changed to need libcxi.so.1) and a libcxi made
 by gcc. What is bound into the image, and what the kernel then shows in /proc/self/maps, is real.
 """
 
@@ -119,22 +119,22 @@ def test_ldd_says_what_ldd_in_the_container_says(engine: Engine, with_plugin: Pa
 def test_images_carry_what_they_want_of_the_machine_in_each_form(
     engine: Engine, with_plugin: Path, node: Path, tmp_path: Path
 ) -> None:
-    settled = tmp_path / "settled.sif"
+    rebuilt = tmp_path / "settled.sif"
     words: list[str | Path] = ["--trust-lock", "--host", node]  # its source was named by --source
-    again = lumiimg("rebuild", with_plugin, "-o", settled, *words)
+    again = lumiimg("rebuild", with_plugin, "-o", rebuilt, *words)
     assert again.code == 0, again.err
     assert lumiimg("show", with_plugin, "--json").data["bind_manifest"] is None
-    manifest = lumiimg("show", settled, "--json").data["bind_manifest"]
+    manifest = lumiimg("show", rebuilt, "--json").data["bind_manifest"]
     assert manifest["fabric"] == "host"
     assert [refusal["need"] for refusal in manifest["refusals"]][:1] == ["the cxi provider"]
-    labels = subprocess.run([engine.path, "inspect", settled], capture_output=True, text=True, check=True).stdout
+    labels = subprocess.run([engine.path, "inspect", rebuilt], capture_output=True, text=True, check=True).stdout
     assert "lumiimg.bind-manifest: /.lumiimg/bind-manifest.json" in labels
-    carried = json.loads(inside(engine, settled, "cat", "/.lumiimg/bind-manifest.json"))
-    bound = lumiimg("bind", settled, "--host", node, "--json").data
+    carried = json.loads(inside(engine, rebuilt, "cat", "/.lumiimg/bind-manifest.json"))
+    bound = lumiimg("bind", rebuilt, "--host", node, "--json").data
     assert [(bind["source"], bind["target"]) for bind in carried["binds"]] == [
         (bind["source"], bind["target"]) for bind in bound["binds"]
     ]
     # a job binds them without the snapshot
     job = ("--site", "lumi", "--nodes", "2", "--", "true")
-    script = lumiimg("job", settled, *job).out
+    script = lumiimg("job", rebuilt, *job).out
     assert all(f"{bind['source']}:{bind['target']}" in script for bind in bound["binds"])

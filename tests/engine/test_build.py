@@ -185,10 +185,10 @@ def test_the_same_from_nothing_is_the_same_bytes_and_nothing_above_an_equal_base
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
 
     def made(name: str, *words: str) -> list[str]:
-        told = lumiimg("build", "--recipe", "demo", "-o", tmp_path / name, "--json", *words, env=env)
-        assert told.code == 0, told.err
+        done = lumiimg("build", "--recipe", "demo", "-o", tmp_path / name, "--json", *words, env=env)
+        assert done.code == 0, done.err
         assert (tmp_path / name).read_bytes() == demo.read_bytes(), name
-        return [stage["name"] for stage in told.data["stages"] if not stage["reused"]]
+        return [stage["name"] for stage in done.data["stages"] if not stage["reused"]]
 
     assert made("one.sif") == ["00-bootstrap", "01-debian-13", "02-netprobe", "image"]
     assert made("two.sif", "--fresh") == ["00-bootstrap", "01-debian-13", "image"]
@@ -232,24 +232,24 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_pat
     large = ("--layers", layers, "--add", "large", "--site", "generic")
 
     # the folder of the output, in the middle: what the base comes to in the image is not known before
-    said = failed("--recipe", "demo", "-o", disk / "x.sif")
+    refusal = failed("--recipe", "demo", "-o", disk / "x.sif")
     assert (
-        said
+        refusal
         == f"lumiimg: {disk}: cannot be written: No space left on device; free some space there, or write it elsewhere: -o"
     )
     assert [path.name for path in disk.iterdir()] in ([], ["x.sif.log"])
     (disk / "x.sif.log").unlink(missing_ok=True)
     # the same, where it is known
-    said = failed(*large, "--base", demo, "-o", disk / "x.sif")
-    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* are missing; .* write it elsewhere: -o", said)
+    refusal = failed(*large, "--base", demo, "-o", disk / "x.sif")
+    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* are missing; .* write it elsewhere: -o", refusal)
     # TMPDIR, which scripts have as /tmp
-    said = failed(*large, "--base", "debian-13", "-o", tmp_path / "y.sif", TMPDIR=small)
-    assert said.startswith(f"lumiimg: {disk}: layer large: the disk or the quota is full; ")
-    assert said.endswith("set TMPDIR to a folder with space")
+    refusal = failed(*large, "--base", "debian-13", "-o", tmp_path / "y.sif", TMPDIR=small)
+    assert refusal.startswith(f"lumiimg: {disk}: layer large: the disk or the quota is full; ")
+    assert refusal.endswith("set TMPDIR to a folder with space")
     # the cache, before anything is done
-    said = failed("--recipe", "demo", "-o", tmp_path / "y.sif", LUMIIMG_CACHE=f"{small}/cache")
-    assert "the build needs about" in said
-    assert said.endswith("LUMIIMG_CACHE=FOLDER")
+    refusal = failed("--recipe", "demo", "-o", tmp_path / "y.sif", LUMIIMG_CACHE=f"{small}/cache")
+    assert "the build needs about" in refusal
+    assert refusal.endswith("LUMIIMG_CACHE=FOLDER")
     assert not (tmp_path / "y.sif").exists()
     assert leftovers(*disk.iterdir()) == []  # it is a mount itself
     shutil.rmtree(disk / "cache", ignore_errors=True)

@@ -57,14 +57,14 @@ def test_the_plugin_layer_turns_the_loading_path_green(with_plugin: Path) -> Non
 
 
 def by_both(image: Path, env: dict[str, str] | None = None) -> Result:
-    """Check by the container engine and by the kernel's own, and hold one against the other; return the first."""
+    """Check by the container engine and by the kernel's own, and compare them; return the first."""
     results = [check(image, env={**(env or {}), **named}) for named in ({}, {"LUMIIMG_ENGINE": "namespaces"})]
-    told = []
+    reported = []
     for result in results:
         seen = [(one["id"], one["severity"], one["level"], one["summary"]) for one in result.data["findings"]]
         assert result.data["level"] == "probe"
-        told.append((result.code, result.data["path"], [one for one in seen if one[0] != "probe.engine"]))
-    assert told[0] == told[1]
+        reported.append((result.code, result.data["path"], [one for one in seen if one[0] != "probe.engine"]))
+    assert reported[0] == reported[1]
     engines = [findings(result)["probe.engine"]["summary"] for result in results]
     assert engines[0].startswith(("probed with Apptainer ", "probed with SingularityCE "))
     assert engines[1].startswith("probed with namespaces of Linux ")
@@ -173,7 +173,7 @@ def test_probes_are_carried_in_where_the_image_has_none(bare: Path) -> None:
     assert findings(result)["rccl.no-plugin"]["severity"] == "problem"
 
 
-def test_a_bind_of_what_is_not_there_is_told_and_the_files_are_checked_all_the_same(demo: Path) -> None:
+def test_a_bind_of_what_is_not_there_is_reported_and_the_files_are_checked_all_the_same(demo: Path) -> None:
     bind = {"SINGULARITY_BIND": "/var/spool/slurmd"}
     result = check(demo, env=bind)
     assert result.code == ExitCode.NO
@@ -212,7 +212,7 @@ def test_an_old_plugin_is_taken_by_an_old_rccl_and_by_no_new_one(engine: Engine,
 
 @pytest.mark.core
 def test_a_simulation_shows_what_rccl_would_choose_and_is_called_one(demo: Path, with_plugin: Path) -> None:
-    """RCCL 2.13.4 tells without it too, so here the two can be compared."""
+    """RCCL 2.13.4 reports it without, too, so here the two can be compared."""
     without = check(demo, "--simulate-gpu")
     assert without.code == ExitCode.NO
     assert findings(without)["simulated.network"]["severity"] == "problem"

@@ -30,12 +30,12 @@ def image(images: Path) -> Path:
 
 
 def test_check_names_the_rccl_and_opens_it_in_the_container(image: Path) -> None:
-    told = lumiimg("check", image, "--json")
-    assert told.code == ExitCode.NO
-    findings = {finding["id"]: finding["level"] for finding in json.loads(told.out)["findings"]}
+    done = lumiimg("check", image, "--json")
+    assert done.code == ExitCode.NO
+    findings = {finding["id"]: finding["level"] for finding in json.loads(done.out)["findings"]}
     assert findings["plugin.absent"] == "static"
     assert findings["rccl.runs"] == "probe"
-    assert "RCCL 2.27.7 -> no plugin" in told.err
+    assert "RCCL 2.27.7 -> no plugin" in done.err
 
 
 def test_the_model_and_the_loader_agree_on_every_file(engine: Engine, image: Path) -> None:
@@ -43,8 +43,8 @@ def test_the_model_and_the_loader_agree_on_every_file(engine: Engine, image: Pat
 
 
 def test_the_table_of_gpu_code_is_the_one_of_llvm(image: Path, tmp_path: Path) -> None:
-    told = lumiimg("show", image, "--gpu", "--json")
-    (rccl,) = (file for file in json.loads(told.out)["files"] if file["component"] == "RCCL")
+    done = lumiimg("show", image, "--gpu", "--json")
+    (rccl,) = (file for file in json.loads(done.out)["files"] if file["component"] == "RCCL")
     (bundle,) = rccl["bundles"]
     with open_image(image) as opened, contextlib.closing(opened.root.open(rccl["path"])) as library:
         data = library.read_at(0, library.size)
@@ -77,7 +77,7 @@ def llvm(folder: Path, program: str, *words: str) -> str:
 def test_the_recipe_of_jax_is_built_whole_but_for_the_fabric(engine: Engine, images: Path) -> None:
     """The sources of the fabric and the plugin are on GitHub; all else is Debian's and the Python package index's."""
     image = built(images / "debian-jax.sif", "--recipe", "debian-jax", "--fabric", "none")
-    said = inside(engine, image, "python3", "-c", "import jax, jax_rocm7_plugin; print(jax.__version__)")
-    assert said == "0.9.1\n", "the release that is known to build on these packages"
+    printed = inside(engine, image, "python3", "-c", "import jax, jax_rocm7_plugin; print(jax.__version__)")
+    assert printed == "0.9.1\n", "the release that is known to build on these packages"
     findings = {finding["id"] for finding in json.loads(lumiimg("check", image, "--json").out)["findings"]}
     assert {"plugin.absent", "rccl.runs"} <= findings

@@ -119,15 +119,13 @@ def test_a_dockerfile_built_and_converted_is_the_image_that_lumiimg_builds(
     # as a static check sees them, they are one image, in each form that Docker's people have
     answers = [check(image, "--level", "static") for image in (ours, theirs, *tmp_path.glob("*-archive.tar"))]
     assert len({(answer.code, *sorted(findings(answer))) for answer in answers}) == 1
-    told = lumiimg("show", theirs, "--json").data["plan"]
-    assert [layer["name"] for layer in (told["base"], *told["layer"])] == ["debian-13", "netprobe", "top"]
+    report = lumiimg("show", theirs, "--json").data["plan"]
+    assert [layer["name"] for layer in (report["base"], *report["layer"])] == ["debian-13", "netprobe", "top"]
     # a variable of the user's shell is not in the place of a layer's, though it would be in that of an ENV
     shell = os.environ | {"PYTHONNOUSERSITE": "mine"}
     for image in (ours, theirs):
-        said = subprocess.run(
-            [engine.path, "exec", image, "env"], env=shell, capture_output=True, text=True, check=True
-        )
-        assert "PYTHONNOUSERSITE=of top\n" in said.stdout
+        ran = subprocess.run([engine.path, "exec", image, "env"], env=shell, capture_output=True, text=True, check=True)
+        assert "PYTHONNOUSERSITE=of top\n" in ran.stdout
         assert inside(engine, image, "sh", "-c", "top-program; cat /opt/top/seen") == "ran\nword\n"
         assert subprocess.run([engine.path, "test", image], capture_output=True, check=False).returncode == 0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.settings import default_cache
+from tests.shared.doc_files import make_doc_files
 from tests.shared.documents import PAGES, Where, blocks, parameters, run_page
-from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
@@ -24,5 +24,5 @@ def test_the_commands_of_a_page_do_what_it_says(
     wheels = wheels_of_layers()
     kept = {"SLURM_CONF": slurm["SLURM_CONF"], "LUMIIMG_CACHE": str(default_cache(os.environ))}
     with serve(World(of_layers=wheels, wheels=wheels)) as world:
-        shelf = make_shelf(tmp_path, world, {"demo": demo, "with-plugin": with_plugin})
-        assert run_page(page, (Where.HERE, Where.ENGINE, Where.SLURM), shelf, tmp_path / "page", kept)
+        doc_files = make_doc_files(tmp_path, world, {"demo": demo, "with-plugin": with_plugin})
+        assert run_page(page, (Where.HERE, Where.ENGINE, Where.SLURM), doc_files, tmp_path / "page", kept)

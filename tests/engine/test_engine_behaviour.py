@@ -1,4 +1,4 @@
-"""The table of how engines differ against the engine of this machine: each row that can be tried is tried, for real."""
+"""The table of how engines differ on the engine of this machine: each row that can be tried is tried, for real."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the engine hides: for each folder that it may mount over, is a file of the image there in the container?
 
-The model is held against Apptainer itself, setting by setting of its configuration.
+The model is compared with Apptainer itself, setting by setting of its configuration.
 """
 
 from __future__ import annotations

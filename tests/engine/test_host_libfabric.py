@@ -1,6 +1,6 @@
 """A plugin compiled against the libfabric of the host, of which nothing stays in the image; which providers that lists.
 
-The machine is a stand-in: Debian's own libfabric with its headers, as apt serves them here, told to need a libcxi.so.1
+The machine is a stand-in: Debian's own libfabric with its headers, as apt serves them here, changed to need a libcxi.so.1
 made by gcc.
 """
 

@@ -18,8 +18,8 @@ from tests.shared.elf_builder import library, rpath
 from tests.shared.job import sources
 from tests.shared.job.bases import BASES, make
 from tests.shared.job.generator import Case, Machine, cases
-from tests.shared.job.ground import DEBIANS, fetch_debian, ground_here, ground_of_debian
 from tests.shared.job.pairs import Grade, pair_of
+from tests.shared.job.system import DEBIANS, debian_system, fetch_debian, system_here
 from tests.shared.job.world import c_library_of, clone
 from tests.shared.programs import EVERYTHING
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.shared.job.ground import Ground
     from tests.shared.job.pairs import Pair
+    from tests.shared.job.system import SystemFiles
     from tests.shared.job.world import World
 
 
@@ -39,21 +39,21 @@ _CI_TAKES_ONE_OF = 400
 
 
 @pytest.fixture(scope="module")
-def grounds(mirror: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ground]:
+def systems(mirror: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, SystemFiles]:
     folder = tmp_path_factory.mktemp("releases")
     with ThreadPoolExecutor() as pool:  # they wait for the network
         roots = [*pool.map(lambda suite: fetch_debian(suite, mirror, folder / suite), DEBIANS)]
     made = zip(DEBIANS, roots, strict=True)
-    return {suite: ground_of_debian(root, suite, folder / f"ground-{suite}") for suite, root in made}
+    return {suite: debian_system(root, suite, folder / f"system-{suite}") for suite, root in made}
 
 
 @pytest.mark.parametrize("suite", DEBIANS)
 def test_on_an_older_glibc_no_answer_is_another_than_what_happens(
-    suite: str, grounds: dict[str, Ground], tmp_path: Path
+    suite: str, systems: dict[str, SystemFiles], tmp_path: Path
 ) -> None:
     """The newest is that of this machine, which the unit tests take."""
-    assert grounds[suite].glibc == DEBIANS[suite]
-    machine = Machine(tmp_path / "images", grounds[suite])
+    assert systems[suite].glibc == DEBIANS[suite]
+    machine = Machine(tmp_path / "images", systems[suite])
     start = [*DEBIANS].index(suite)
     own = [*map(Case, BASES)] if EVERYTHING else [*map(Case, BASES)][start :: 2 * len(DEBIANS)]
     wanted = [*own, *cases()[start :: _ONE_OF if EVERYTHING else _CI_TAKES_ONE_OF]]
@@ -62,17 +62,17 @@ def test_on_an_older_glibc_no_answer_is_another_than_what_happens(
 
 @pytest.mark.parametrize("suite", DEBIANS)
 def test_of_parts_of_two_c_libraries_no_answer_is_another_than_what_happens(
-    suite: str, grounds: dict[str, Ground], tmp_path: Path
+    suite: str, systems: dict[str, SystemFiles], tmp_path: Path
 ) -> None:
     """One part at a time is that of another release: ld.so, libc and most others end the process, and some do not."""
-    ground = grounds[suite]
-    base = make("torch-with-rccl", tmp_path / "base", ground)
+    system = systems[suite]
+    base = make("torch-with-rccl", tmp_path / "base", system)
     pairs: list[Pair] = []
     for other in (*DEBIANS.keys() - {suite},) if EVERYTHING else (next(iter(DEBIANS.keys() - {suite})),):
-        parts = {file.name: file for file in grounds[other].libraries} | {"": grounds[other].loader}
+        parts = {file.name: file for file in systems[other].libraries} | {"": systems[other].loader}
         for name in ("", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0"):
             world = clone(base, tmp_path / f"{other}-{name}")
-            path = f"{ground.folder}/{name}" if name else "/usr/lib64/ld-linux-x86-64.so.2"
+            path = f"{system.folder}/{name}" if name else "/usr/lib64/ld-linux-x86-64.so.2"
             world.take(path, parts[name])
             pairs.append(pair_of(f"{suite} with {name or 'ld.so'} of {other}", world, {}, None))
             if name in {"", "libc.so.6"}:
@@ -84,9 +84,9 @@ def test_of_parts_of_two_c_libraries_no_answer_is_another_than_what_happens(
 def images_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
     """A few of the known-good images; RCCL 2.21.5 opens its plugin where it is asked for a unique id."""
     folder = tmp_path_factory.mktemp("jobs")
-    ground = ground_here(folder / "ground")
+    system = system_here(folder / "system")
     names = ("torch-with-rccl", "conda", "in-the-cache")
-    worlds = {name: make(name, folder / name, ground) for name in names}
+    worlds = {name: make(name, folder / name, system) for name in names}
     for world in worlds.values():
         for name in ("env", "sh", "readlink", "cat"):
             put_program(world, name)
@@ -128,7 +128,7 @@ sys.meta_path.insert(0, Finder)
 def of_torch(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A good image, whose RCCL looks for its plugin with a GPU alone."""
     folder = tmp_path_factory.mktemp("start-up")
-    world = make("torch-with-rccl", folder / "good", ground_here(folder / "ground"))
+    world = make("torch-with-rccl", folder / "good", system_here(folder / "system"))
     package = world.torch("/usr", "librccl.so", VERSION)
     speaking_rccl(world, package, VERSION)
     world.remove(world.plugin_file)
@@ -187,7 +187,7 @@ def evaluates_to_nothing(world: World) -> None:
 
 def is_started_by_a_script(world: World) -> None:
     for name in ("python", "python3"):
-        world.put(f"/usr/bin/{name}", f'#!/bin/sh\nexec /usr/bin/python{world.ground.version} "$@"\n')
+        world.put(f"/usr/bin/{name}", f'#!/bin/sh\nexec /usr/bin/python{world.system.version} "$@"\n')
 
 
 START_UPS: dict[str, tuple[Callable[[World], None], str | None]] = {

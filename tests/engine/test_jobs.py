@@ -143,13 +143,13 @@ json.dump([seen() | {"addresses": sorted(node["NodeManagerAddress"] for node in 
 
 @pytest.fixture(scope="session")
 def with_torch(images: Path) -> Path:
-    """Debian 12 with torch for CPUs, Ray and Lightning; its layers are kept, so it is built once."""
+    """Debian 12 with torch for CPUs, Ray and Lightning; its layers are stored, so it is built once."""
     wheels = images / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON]
     done = subprocess.run([*pip, "--dest", wheels, *WHEELS], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        pytest.skip(f"pip finds no {', '.join(WHEELS)} for Python {PYTHON} here; it says: {said}")
+        message = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        pytest.skip(f"pip finds no {', '.join(WHEELS)} for Python {PYTHON} here; it says: {message}")
     layers = images / "layers-of-jobs"
     work = layers / "work"
     work.mkdir(parents=True)
@@ -195,8 +195,8 @@ def submit(
         *options,
         *(["--robust"] if robust else []),
     ]
-    told = lumiimg("job", image, *words, "-o", folder / "job.sh", "--", *command, "it's one word")
-    assert told.code == ExitCode.GOOD, told.err
+    ran = lumiimg("job", image, *words, "-o", folder / "job.sh", "--", *command, "it's one word")
+    assert ran.code == ExitCode.GOOD, ran.err
     # the shell's own bindings must not reach the container, and the tests' lumiimg is the one on PATH
     bound = {"SINGULARITY_BIND": "/nonexistent"} if robust else {}
     env = slurm | bound | {"PATH": f"{lumiimg_on_path(folder)}:{slurm['PATH']}"}
@@ -303,10 +303,10 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     binds = ["--bind", f"{data}:/in/data:ro", "--bind", f"{data}/below:/out"]
     program = "cat /in/data/x; touch /in/data/y 2>/dev/null || echo not written; touch /out/$RANK"
     words = ["--site", str(tmp_path / "site.toml"), "--framework", "plain", *binds, "-o", str(tmp_path / "job.sh")]
-    told = lumiimg("job", demo, *words, "--", "sh", "-c", program, "sh", "/in/data/x", "/elsewhere/x")
-    assert told.code == ExitCode.GOOD, told.err
-    assert "/elsewhere/x is not in the image, nor under a bind of the job: add --bind /elsewhere" in unwrapped(told.out)
-    assert "/in/data/x" not in told.out
+    ran = lumiimg("job", demo, *words, "--", "sh", "-c", program, "sh", "/in/data/x", "/elsewhere/x")
+    assert ran.code == ExitCode.GOOD, ran.err
+    assert "/elsewhere/x is not in the image, nor under a bind of the job: add --bind /elsewhere" in unwrapped(ran.out)
+    assert "/in/data/x" not in ran.out
     done, out = waited(tmp_path, slurm)
     assert done.returncode == 0, out
     assert out.count("read\n") == out.count("not written\n") == 2
@@ -403,8 +403,8 @@ def test_a_script_for_lumi_is_one_that_slurm_accepts(
     for launch in ("srun", "torchrun") if framework in ("ddp", "lightning") else ("srun",):
         script = tmp_path / f"{launch}.sh"
         words += ["--robust"] if framework in ("fsdp", "vllm") else []
-        told = lumiimg("job", bare, *words, "--launch", launch, "-o", script, "--", "python", "train.py")
-        assert told.code == ExitCode.GOOD, told.err
+        ran = lumiimg("job", bare, *words, "--launch", launch, "-o", script, "--", "python", "train.py")
+        assert ran.code == ExitCode.GOOD, ran.err
         argv = ["sbatch", "--test-only", str(script)]
         done = subprocess.run(argv, env=slurm, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -41,9 +41,9 @@ def write_layers(folder: Path, scripts: Sequence[str]) -> list[str | Path]:
 
 
 def build(output: Path, way: str, cache: Path, *words: str | Path, code: int = 0) -> str:
-    told = lumiimg("build", "-o", output, "--strategy", way, *words, env={"LUMIIMG_CACHE": str(cache)})
-    assert told.code == code, told.err
-    return told.err
+    done = lumiimg("build", "-o", output, "--strategy", way, *words, env={"LUMIIMG_CACHE": str(cache)})
+    assert done.code == code, done.err
+    return done.err
 
 
 def differences(engines: Path, ours: Path) -> list[FileDifference]:
@@ -81,9 +81,9 @@ def test_every_way_does_what_the_engine_alone_does(way: str, nasty: dict[str, Pa
 
 def test_an_engine_shows_the_same_of_layers(nasty: dict[str, Path], engine: Engine) -> None:
     script = r"find /nasty -printf '%y %m %s %l %p\n' 2>&1 | LC_ALL=C sort | cat -v"
-    told = [inside(engine, nasty[way], "sh", "-c", script) for way in ("engine", "overlay")]
-    assert told[0] == told[1]
-    assert len(told[0].splitlines()) > 10 * STACKS
+    reported = [inside(engine, nasty[way], "sh", "-c", script) for way in ("engine", "overlay")]
+    assert reported[0] == reported[1]
+    assert len(reported[0].splitlines()) > 10 * STACKS
 
 
 CAPABLE = "import os, struct; os.setxattr('/opt/capable', 'security.capability', struct.pack('<5I', 0x02000001, 1 << 10, 0, 0, 0))"
@@ -130,7 +130,7 @@ mkdir /opt/.wh..wh..opq
 
 @pytest.mark.threat
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
-def test_what_overlays_of_users_lose_is_kept(way: str, small: Path, tmp_path: Path) -> None:
+def test_what_overlays_of_users_lose_is_preserved(way: str, small: Path, tmp_path: Path) -> None:
     words = ["--base", small, *write_layers(tmp_path / "layers", [BELOW, ABOVE])]
     build(tmp_path / "x.sif", way, tmp_path / "cache", *words)
     with open_image(tmp_path / "x.sif") as image:

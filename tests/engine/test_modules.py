@@ -117,6 +117,6 @@ def test_a_real_srun_starts_ranks_as_the_mpich_of_the_image_wants(tmp_path: Path
     ((loaded,), _) = environments("lmod", tmp_path / "mods/modulefiles", ["load mpi"])
     # what PMI-2 gives a rank by which MPICH knows how many they are
     ask = ["srun", "-N1", "-n2", "--overlap", "sh", "-c", 'echo "of ${PMI_SIZE:-1}"']
-    for environment, said in ((slurm | {"SLURM_MPI_TYPE": loaded["SLURM_MPI_TYPE"]}, "of 2"), (slurm, "of 1")):
+    for environment, expected in ((slurm | {"SLURM_MPI_TYPE": loaded["SLURM_MPI_TYPE"]}, "of 2"), (slurm, "of 1")):
         done = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=patient(120))
-        assert done.stdout.splitlines() == [said] * 2, done.stderr
+        assert done.stdout.splitlines() == [expected] * 2, done.stderr

@@ -163,10 +163,10 @@ def test_binds_are_where_the_engine_puts_them(
     binds = ((source, "/new/deep/place"), (source / "file", "/etc/one"), (source / "file", "/etc/os-release"))
     for env in ({}, {"APPTAINER_BIND": f"{tmp_path}:/mnt/by-variable:ro"}):
         argv, options = ["sh", "-c", f"{script}; ls /mnt"], {"binds": binds[:2], "writable": binds[2:]}
-        said = [_start(one, with_plugin, argv, os.environ | env, **options) for one in (kernel, engine)]
-        assert said[0] == said[1]
-        assert "here" in said[0]
-        assert "wrote" not in said[0]
+        reported = [_start(one, with_plugin, argv, os.environ | env, **options) for one in (kernel, engine)]
+        assert reported[0] == reported[1]
+        assert "here" in reported[0]
+        assert "wrote" not in reported[0]
 
 
 def test_a_program_ends_as_it_does_by_the_engine(engine: Engine, kernel: Engine, demo: Path) -> None:

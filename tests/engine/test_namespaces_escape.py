@@ -22,7 +22,7 @@ from lumiimg.engine.engine import exec_words, of_kernel
 from lumiimg.engine.namespaces import PROGRAM
 from lumiimg.engine.process import run
 from tests.shared.build_traces import strays
-from tests.shared.kernel_starts import WAYS, squashed, start
+from tests.shared.kernel_starts import STRATEGIES, squashed, start
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, patient, wait_until
 from tests.shared.small_roots import small_root
@@ -73,7 +73,7 @@ done 2>&1
 
 @pytest.mark.core
 @pytest.mark.threat
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_no_process_in_a_container_is_of_this_machine(image: Path, way: str) -> None:
     (image / "opt/bash").hardlink_to(image / "bin/bash")
     for shell in ("/bin/bash", "/bin/dash"):  # which stays as the first process
@@ -108,7 +108,7 @@ def test_no_program_of_an_image_is_a_link_to_the_engine(image: Path, what: str) 
     else:
         place.write_text(_SHELLS[what])
         place.chmod(0o755)
-    for way in WAYS:
+    for way in STRATEGIES:
         done = start(image, "/bin/program", "-c", "import os; os.write(1, b'Python')", way=way)
         assert (done.returncode, done.stdout) == (255, ""), (way, done.stderr)
         assert done.stderr.startswith("FATAL:   /bin/sh of the image cannot be started: "), done.stderr
@@ -147,7 +147,7 @@ _CALLS = {"x86_64": {"keyctl": 250, "add_key": 248}, "aarch64": {"keyctl": 219, 
 
 @pytest.mark.threat
 @pytest.mark.skipif(os.geteuid() == 0, reason="root in a container of root's may do all that root may")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_what_a_program_tries_stays_in_its_container(image: Path, way: str) -> None:
     within = (sys.executable, "-c", _WITH_A_KEY.format(**_CALLS[os.uname().machine]))
     done = start(image, "escapes", "tries", way=way, within=within)
@@ -155,7 +155,7 @@ def test_what_a_program_tries_stays_in_its_container(image: Path, way: str) -> N
     seen = dict(line.split(": ") for line in done.stdout.splitlines())
     tables = (*_TRIES, *(_OF_PROBES if way == "probe" else ()))
     expected = {name: outcomes for outcomes, names in tables for name in names}
-    wrong = {name: said for name, said in seen.items() if said not in expected.get(name, _REFUSED)}
+    wrong = {name: message for name, message in seen.items() if message not in expected.get(name, _REFUSED)}
     assert not wrong
     assert len(seen) == 39
 
@@ -169,7 +169,7 @@ def test_the_first_program_of_a_container_is_in_the_image_itself(image: Path, na
         for name in names:
             (image / "bin" / name).unlink()
             (image / "bin" / name).symlink_to(f"{shared}/bash")
-        for way in WAYS:
+        for way in STRATEGIES:
             done = start(image, "/bin/bash", "-c", "echo ran", way=way)
             assert (done.returncode, done.stdout) == (255, ""), (way, done.stderr)
             assert done.stderr == "FATAL:   /bin/bash of the image cannot be started: Invalid cross-device link\n"
@@ -222,13 +222,13 @@ def _started(
     """Return the words and variables by which a script runs in a build, or in the container of a probe."""
     (folder / "layers/escape/post.sh").write_text(script)
     words: list[str | Path] = [*layer, way]
-    if way in WAYS:
-        words = [*PROGRAM[1:], "exec", *WAYS[way], image, "bash", "-c", script]
+    if way in STRATEGIES:
+        words = [*PROGRAM[1:], "exec", *STRATEGIES[way], image, "bash", "-c", script]
     return words, os.environ | {"LUMIIMG_ENGINE": "namespaces", "LUMIIMG_CACHE": f"{folder / 'cache'}"}
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("way", ["overlay", "sandbox", *WAYS])
+@pytest.mark.parametrize("way", ["overlay", "sandbox", *STRATEGIES])
 def test_the_users_python_is_whole_after_a_build_or_a_probe_that_attacks_it(
     image: Path, layer: list[str | Path], python: Path, tmp_path: Path, way: str
 ) -> None:
@@ -243,7 +243,7 @@ def test_the_users_python_is_whole_after_a_build_or_a_probe_that_attacks_it(
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("way", ["overlay", "sandbox", *WAYS])
+@pytest.mark.parametrize("way", ["overlay", "sandbox", *STRATEGIES])
 def test_what_hides_from_its_end_dies_with_lumiimg(
     image: Path, layer: list[str | Path], python: Path, tmp_path: Path, way: str
 ) -> None:

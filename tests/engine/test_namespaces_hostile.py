@@ -1,4 +1,4 @@
-"""What is put against the engine of the kernel's own: hostile images, programs that stay, machines that refuse."""
+"""Attacks on the engine of the kernel's own: hostile images, programs that stay, machines that refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lumiimg.engine.engine import exec_words, of_kernel, script_words
 from lumiimg.engine.namespaces import PROGRAM
 from lumiimg.engine.process import run
 from tests.shared.build_traces import strays
-from tests.shared.kernel_starts import WAYS, squashed, start
+from tests.shared.kernel_starts import STRATEGIES, squashed, start
 from tests.shared.programs import EVERYTHING, needs, patient, wait_until
 from tests.shared.small_roots import small_root
 
@@ -66,17 +66,17 @@ def test_no_process_or_open_file_leads_a_program_out_of_its_container(image: Pat
     with subprocess.Popen(["sleep", mark]) as other:
         done = start(image, "bash", "-c", _OUTSIDE, "bash", mark, way=way, env={"LUMIIMG_HERE": "1"})
         other.kill()
-    said = done.stdout.splitlines()
-    assert said == ["looked"], done.stdout + done.stderr
+    output = done.stdout.splitlines()
+    assert output == ["looked"], done.stdout + done.stderr
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_a_program_gains_no_privileges(image: Path, way: str) -> None:
     done = start(image, "bash", "-c", "grep -E 'NoNewPrivs|Cap(Prm|Eff|Bnd|Amb)' /proc/self/status; id -u", way=way)
     found = dict(line.partition(":\t")[::2] for line in done.stdout.splitlines())
     assert found.pop("NoNewPrivs") == "1"
-    if "--fakeroot" in WAYS[way]:
+    if "--fakeroot" in STRATEGIES[way]:
         assert found.pop("0") == ""
         assert int(found["CapAmb"], 16) == 0
     else:
@@ -130,7 +130,7 @@ def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[s
                 (image / "bin" / name).unlink()
         for folder_is_closed in (False, True):
             (image / ".singularity.d/env").chmod(0 if folder_is_closed else 0o755)
-            for way in WAYS:
+            for way in STRATEGIES:
                 done = start(image, *argv, way=way)
                 assert "code of the image" not in done.stderr
                 assert done.returncode in {7, 255}
@@ -240,7 +240,7 @@ _AS_ROOT = (*PROGRAM, "root", "--mounts", "/bin/sh", "-c")
 
 
 @pytest.mark.parametrize(
-    ("within", "way", "said"),
+    ("within", "way", "message"),
     [
         ((sys.executable, "-c", _LIMITED, str(ROOT)), "probe", "refuses a namespace: .*max_user_namespaces is 0"),
         ((sys.executable, "-c", _LIMITED, str(ROOT)), "build", "refuses a namespace: .*max_user_namespaces is 0"),
@@ -251,19 +251,19 @@ _AS_ROOT = (*PROGRAM, "root", "--mounts", "/bin/sh", "-c")
     ],
 )
 def test_a_machine_that_refuses_something_is_named_in_one_line_or_done_without(
-    image: Path, within: tuple[str, ...], way: str, said: str | None
+    image: Path, within: tuple[str, ...], way: str, message: str | None
 ) -> None:
     words = [str(image) if word == "IMAGE" else word for word in within]
     done = start(image, "sh", "-c", "echo works", way=way, within=words)
-    if said is None:
+    if message is None:
         assert done.stdout == "works\n", done.stderr
     else:
         assert done.returncode == 255
-        assert re.fullmatch(rf"FATAL:   .*{said}.*\n", done.stderr), done.stderr
+        assert re.fullmatch(rf"FATAL:   .*{message}.*\n", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(
-    ("hides", "said"),
+    ("hides", "message"),
     [
         ("mount -t tmpfs none /proc/irq", ["the kernel does not mount /proc here"]),
         (
@@ -272,13 +272,13 @@ def test_a_machine_that_refuses_something_is_named_in_one_line_or_done_without(
         ),
     ],
 )
-def test_what_the_kernel_does_not_give_a_container_is_said(image: Path, hides: str, said: list[str]) -> None:
+def test_what_the_kernel_does_not_give_a_container_is_reported(image: Path, hides: str, message: list[str]) -> None:
     """As in a container whose engine hides parts of /proc."""
     done = start(image, "sh", "-c", "echo works", within=(*_AS_ROOT, f'{hides}; exec "$@"', "sh"))
     assert done.stdout == "works\n", done.stderr
     lines = done.stderr.splitlines()
-    assert len(lines) == len(said)
-    assert all(line.startswith(f"WARNING: {words}") for line, words in zip(lines, said, strict=True)), lines
+    assert len(lines) == len(message)
+    assert all(line.startswith(f"WARNING: {words}") for line, words in zip(lines, message, strict=True)), lines
 
 
 @pytest.mark.threat
@@ -300,7 +300,7 @@ def test_what_a_program_leaves_running_ends_with_it(image: Path, way: str) -> No
 @pytest.mark.parametrize("way", ["test", "probe"])
 def test_a_start_that_is_killed_leaves_nothing(image: Path, way: str) -> None:
     file, mark = squashed(image), f"{600 + os.getpid() / 1e6}"
-    child = subprocess.Popen([*PROGRAM, "exec", *WAYS[way], file, "sleep", mark])
+    child = subprocess.Popen([*PROGRAM, "exec", *STRATEGIES[way], file, "sleep", mark])
     wait_until(lambda: strays(f"sleep\0{mark}") != [])
     child.kill()
     child.wait()

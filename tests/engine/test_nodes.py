@@ -34,7 +34,7 @@ ALL = [f"nid00000{number}" for number in (1, 2, 3, 4)]
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckRun:
     """What a check in a job came to."""
 
     code: int
@@ -52,7 +52,7 @@ class Told:
 
 def check_in_job(
     slurm: dict[str, str], folder: Path, image: Path, *options: str, before: str = "", nodes: int = 4, **variables: str
-) -> Told:
+) -> CheckRun:
     """Run the check in an allocation of its nodes; `before` is done in the job before it."""
     command = shlex.join(
         [sys.executable, "-m", "lumiimg", "check", str(image), "--nodes", str(nodes), "--json", *options]
@@ -62,8 +62,8 @@ def check_in_job(
     argv = ["sbatch", "--wait", f"--nodes={nodes}", "--no-kill", f"--chdir={folder}", "--output=out", str(script)]
     subprocess.run(argv, env=slurm | variables, capture_output=True, check=False, timeout=patient(300))
     text = (folder / "out").read_text()
-    said = (folder / "report.json").read_text()
-    return Told(int((folder / "code").read_text()), validated(said, "check-nodes") if said else {}, text)
+    output = (folder / "report.json").read_text()
+    return CheckRun(int((folder / "code").read_text()), validated(output, "check-nodes") if output else {}, text)
 
 
 def login(folder: Path, *words: str | Path, env: dict[str, str], program: Sequence[str] = ()) -> subprocess.Popen[str]:
@@ -90,13 +90,13 @@ def down(slurm: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.core
-def test_four_nodes_that_are_the_same_are_told_as_one(slurm: dict[str, str], with_plugin: Path, tmp_path: Path) -> None:
-    told = check_in_job(slurm, tmp_path, with_plugin)
-    assert told.code == 3, told.text
-    assert told.groups == [ALL]
-    assert not told.silent
-    assert told.report["sentence"].endswith("(4 nodes, all the same)")
-    (group,) = told.report["groups"]
+def test_four_nodes_that_are_the_same_are_one_group(slurm: dict[str, str], with_plugin: Path, tmp_path: Path) -> None:
+    done = check_in_job(slurm, tmp_path, with_plugin)
+    assert done.code == 3, done.text
+    assert done.groups == [ALL]
+    assert not done.silent
+    assert done.report["sentence"].endswith("(4 nodes, all the same)")
+    (group,) = done.report["groups"]
     assert {library["name"].partition(".so")[0] for library in group["libraries"]} >= {"libfabric", "librccl", "libc"}
     assert all(len(library["build"]) >= 16 for library in group["libraries"] if "libfabric" in library["name"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["code", "job.sh", "out", "report.json"], (
@@ -104,16 +104,16 @@ def test_four_nodes_that_are_the_same_are_told_as_one(slurm: dict[str, str], wit
     )
 
 
-def test_outside_of_a_job_one_is_submitted_and_tells_the_same(
+def test_outside_of_a_job_one_is_submitted_and_reports_the_same(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
     words = ("--nodes", "4", "--json", "--sbatch=--partition=four", "--html=page.html", "--junit=result.xml")
     program = login(tmp_path, with_plugin, *words, env=slurm)
-    out, said = program.communicate(timeout=patient(300))
-    assert program.returncode == 3, said
+    out, output = program.communicate(timeout=patient(300))
+    assert program.returncode == 3, output
     assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [ALL]
-    assert said.startswith("job ")
-    assert "4 nodes nid[000001-000004]" in said
+    assert output.startswith("job ")
+    assert "4 nodes nid[000001-000004]" in output
     page, junit = (tmp_path / name for name in ("page.html", "result.xml"))
     assert sorted(tmp_path.iterdir()) == [page, junit]
     assert "4 nodes nid[000001-000004]" in page.read_text()
@@ -126,12 +126,12 @@ def test_a_node_with_another_library_stands_apart(
 ) -> None:
     bind = f"export {engine.prefix}_BIND={other_libfabric(engine, with_plugin, tmp_path)}"
     other = prolog(tmp_path, f"if [ $SLURMD_NODENAME = nid000003 ]; then echo '{bind}'; fi")
-    told = check_in_job(slurm, tmp_path, with_plugin, nodes=4, **other)
-    assert told.code == 3, told.text
-    assert told.groups == [["nid000001", "nid000002", "nid000004"], ["nid000003"]]
-    (difference,) = told.report["groups"][1]["differs"]
+    done = check_in_job(slurm, tmp_path, with_plugin, nodes=4, **other)
+    assert done.code == 3, done.text
+    assert done.groups == [["nid000001", "nid000002", "nid000004"], ["nid000003"]]
+    (difference,) = done.report["groups"][1]["differs"]
     assert difference.startswith("another libfabric.so.1 (build 00000000 instead of ")
-    assert f"3 the same; 1 {difference}" in told.report["sentence"]
+    assert f"3 the same; 1 {difference}" in done.report["sentence"]
 
 
 def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_command_shows_it(
@@ -145,23 +145,23 @@ def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_comma
     engine.write_text(f"#!/bin/sh\n{engine.read_text()}")
     engine.chmod(0o755)
     path = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{slurm['PATH']}"}
-    told = check_in_job(slurm | path, tmp_path, demo)
-    assert told.code == 3, told.text
-    assert told.groups == [ALL]
-    assert "cannot start a container here: the disk or the quota is full" in told.report["sentence"]
-    advice = told.report["advice"]
+    ran = check_in_job(slurm | path, tmp_path, demo)
+    assert ran.code == 3, ran.text
+    assert ran.groups == [ALL]
+    assert "cannot start a container here: the disk or the quota is full" in ran.report["sentence"]
+    advice = ran.report["advice"]
     assert advice["why"].startswith("FATAL:   extract: /tmp/rootfs-")
     done = subprocess.run(shlex.split(advice["next"]), env=slurm | path, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "No space left on device (nid000001)" in done.stderr
     # those that gave no answer are asked again, and no others; the new report is of all
     report = tmp_path / "earlier.json"
-    told.report["groups"][0]["nodes"].remove("nid000002")
+    ran.report["groups"][0]["nodes"].remove("nid000002")
     silent = [{"nodes": ["nid000002"], "why": "never started"}]
-    report.write_text(json.dumps(told.report | {"silent": silent}))
+    report.write_text(json.dumps(ran.report | {"silent": silent}))
     program = login(tmp_path, demo, "--again", report, "--json", "--sbatch=--partition=four", env=slurm | path)
-    out, said = program.communicate(timeout=patient(300))
-    assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [ALL], said
+    out, output = program.communicate(timeout=patient(300))
+    assert [group["nodes"] for group in validated(out, "check-nodes")["groups"]] == [ALL], output
     (now := tmp_path / "now.json").write_text(out)
     argv = [sys.executable, "-m", "lumiimg", "drift", str(report), str(now), "--json"]
     done = subprocess.run(argv, env=slurm, capture_output=True, text=True, check=False)
@@ -177,11 +177,11 @@ def test_a_request_that_slurm_would_never_start_is_cancelled_with_its_reason(
 ) -> None:
     for nodes, option, reason in (("2", " --time=3:00:00", "PartitionTimeLimit"), ("5", "", "PartitionNodeLimit")):
         program = login(tmp_path, demo, "--nodes", nodes, f"--sbatch=--partition=four{option}", env=slurm)
-        _, said = program.communicate(timeout=patient(300))
-        assert program.returncode == 3, said
-        job = said.split()[1]
-        assert f"Slurm would never start job {job}: " in said
-        assert f"({reason})" in said
+        _, output = program.communicate(timeout=patient(300))
+        assert program.returncode == 3, output
+        job = output.split()[1]
+        assert f"Slurm would never start job {job}: " in output
+        assert f"({reason})" in output
         left = ["squeue", "--noheader", "--states=PENDING,RUNNING", f"--jobs={job}"]
         wait_until(partial(prints_nothing, left, slurm))
 
@@ -190,32 +190,32 @@ def test_a_node_that_dies_meanwhile_costs_its_own_answer_alone(
     slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
 ) -> None:
     wait = "until ls .lumiimg-check-*/.*/node-nid000003.*.started >/dev/null 2>&1; do sleep 0.02; done"
-    told = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; echo kill nid000003 >{operator}) &")
-    assert told.code == 3, told.text
-    assert told.groups == [["nid000001", "nid000002", "nid000004"]]
-    assert told.silent == {"started, but gave no answer": ["nid000003"]}
-    assert told.report["sentence"] == "CANNOT TELL for 4 of 4 nodes: 3 the same; 1 started, but gave no answer"
+    done = check_in_job(slurm, tmp_path, with_plugin, before=f"({wait}; echo kill nid000003 >{operator}) &")
+    assert done.code == 3, done.text
+    assert done.groups == [["nid000001", "nid000002", "nid000004"]]
+    assert done.silent == {"started, but gave no answer": ["nid000003"]}
+    assert done.report["sentence"] == "CANNOT TELL for 4 of 4 nodes: 3 the same; 1 started, but gave no answer"
 
 
 def test_a_node_that_never_starts_costs_its_own_answer_alone(
     slurm: dict[str, str], operator: Path, with_plugin: Path, tmp_path: Path
 ) -> None:
-    told = check_in_job(slurm, tmp_path, with_plugin, before=f"echo kill nid000004 >{operator}; sleep 1")
-    assert told.code == 3, told.text
-    assert told.groups == [["nid000001", "nid000002", "nid000003"]]
-    assert told.silent == {"never started": ["nid000004"]}
-    words = told.report["output"]
+    done = check_in_job(slurm, tmp_path, with_plugin, before=f"echo kill nid000004 >{operator}; sleep 1")
+    assert done.code == 3, done.text
+    assert done.groups == [["nid000001", "nid000002", "nid000003"]]
+    assert done.silent == {"never started": ["nid000004"]}
+    words = done.report["output"]
     assert any(line.startswith(("srun: ", "slurmstepd: ")) for line in words), f"Slurm's own words for it: {words}"
 
 
-def test_what_has_come_when_the_time_of_the_job_is_up_is_kept(
+def test_answers_that_came_before_the_time_of_the_job_is_up_are_stored(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
     """The shortest limit that Slurm has is a minute; one node answers nothing for longer."""
     env = slurm | prolog(tmp_path, "if [ $SLURMD_NODENAME = nid000003 ]; then sleep 90; fi")
     program = login(tmp_path, with_plugin, "--nodes", "4", "--json", "--sbatch=--partition=four --time=1", env=env)
-    out, said = program.communicate(timeout=patient(300))
-    assert program.returncode == 3, said
+    out, output = program.communicate(timeout=patient(300))
+    assert program.returncode == 3, output
     report = validated(out, "check-nodes")
     assert [group["nodes"] for group in report["groups"]] == [["nid000001", "nid000002", "nid000004"]]
     assert [(entry["why"], entry["nodes"]) for entry in report["silent"]] == [
@@ -243,7 +243,7 @@ def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
         assert not list(tmp_path.iterdir()), number
 
 
-def test_a_collective_over_two_nodes_tells_which_network_carried_it(
+def test_a_collective_over_two_nodes_reports_which_network_carried_it(
     slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
     """The GPUs, RCCL and the network are stand-ins; Slurm, the containers, the ranks and their logs are real."""
@@ -254,19 +254,19 @@ def test_a_collective_over_two_nodes_tells_which_network_carried_it(
     slow = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables, STANDIN_NETWORK="socket")
     assert (slow.code, findings_of(slow)["run.network"]["severity"]) == (1, "problem"), slow.text
     variables["STANDIN_NETWORK"] = "cxi"
-    told = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)
-    assert told.report is not None, told.text
-    assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
-    assert told.report["groups"][0]["gpus"] == 2
-    assert told.report["collective"]["nodes"] == 2
-    assert [measured["test"] for measured in told.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
-    found = findings_of(told)
-    assert (found["run.network"]["severity"], found["run.bandwidth"]["severity"]) == ("ok", "ok"), told.text
-    assert told.code == 0
+    done = check_in_job(slurm, tmp_path, demo, *options, nodes=2, **variables)
+    assert done.report is not None, done.text
+    assert done.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks"
+    assert done.report["groups"][0]["gpus"] == 2
+    assert done.report["collective"]["nodes"] == 2
+    assert [measured["test"] for measured in done.report["collective"]["measurements"]] == ["lumiimg-allreduce"]
+    found = findings_of(done)
+    assert (found["run.network"]["severity"], found["run.bandwidth"]["severity"]) == ("ok", "ok"), done.text
+    assert done.code == 0
 
 
-def findings_of(told: Told) -> dict[str, Any]:
-    (group,) = told.report["groups"]
+def findings_of(check_run: CheckRun) -> dict[str, Any]:
+    (group,) = check_run.report["groups"]
     return {finding["id"]: finding for finding in group["findings"]}
 
 
@@ -276,5 +276,5 @@ def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_star
     """As with salloc on LUMI, whose shell is on a login node: here the stand-ins are bound in the tasks of a step only."""
     bound = [f"echo {shlex.quote(f'export {name}={value}')}" for name, value in gpus.items()]
     variables = {"STANDIN_NETWORK": "cxi"} | prolog(tmp_path, NAMED, *bound)
-    told = check_in_job(slurm, tmp_path, demo, nodes=2, **variables)
-    assert told.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks", told.text
+    done = check_in_job(slurm, tmp_path, demo, nodes=2, **variables)
+    assert done.report["levels"]["run"] == "done: lumiimg's own all-reduce, 4 ranks", done.text

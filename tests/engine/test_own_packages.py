@@ -161,8 +161,8 @@ def test_an_environment_over_it_sees_its_torch_and_what_else_it_has(made: Made, 
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     use = "import beside, torch, little_tool; print(beside.greeting(), torch.__version__, torch.__file__)"
-    said = run("/user-software/bin/python", "-c", use).split()
-    assert said == ["hello", TORCH, "/opt/venv/lib/python3.13/site-packages/torch/__init__.py"]
+    ran = run("/user-software/bin/python", "-c", use).split()
+    assert ran == ["hello", TORCH, "/opt/venv/lib/python3.13/site-packages/torch/__init__.py"]
     assert run("head", "-1", "/user-software/bin/pip").strip() == "#!/user-software/bin/python"
     assert "No broken requirements found" in run("/user-software/bin/pip", "check")
 
@@ -208,5 +208,5 @@ def test_a_project_at_a_commit_is_built_in_the_image_and_in_an_environment_witho
     assert done.code == ExitCode.GOOD, done.err
     bind = ["--bind", f"{made.folder / 'git.sqsh'}:/user-software:image-src=/,ro"]
     words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", use]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["hello", f"0+g{at[:12]}"]
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["hello", f"0+g{at[:12]}"]

@@ -13,18 +13,18 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "version"),
     [
         ("jax==0.11.1", "it does not say which rocm it is made for"),
         ("vllm==0.25.1", "never tried"),
     ],
 )
 def test_a_real_release_is_read_from_the_real_index(
-    request_: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request_: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
     torch = ("--mirror", "https://download.pytorch.org=http://127.0.0.1:1")  # which has a newer torch, or will
     assert main(["explain", "--base", "rocm-7.2.4", "--add", request_, "--site", "generic", *torch, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["layers"][-1]["status"] == "read"
-    assert said in " ".join(rule["because"] for rule in answer["rules"])
+    assert version in " ".join(rule["because"] for rule in answer["rules"])

@@ -91,7 +91,7 @@ def test_the_policy_of_a_page_would_stop_what_escaping_had_missed(
     assert chromium.ask("typeof window.ran") == "undefined"
     assert chromium.dialogs() == []
     assert chromium.ask("getComputedStyle(document.body).display") == "block"
-    assert any("Content Security Policy" in str(told) for told in chromium.complaints())
+    assert any("Content Security Policy" in str(complaint) for complaint in chromium.complaints())
 
 
 def test_findings_open_by_the_keyboard_and_show_where_the_focus_is(chromium: Browser, folder: Path) -> None:

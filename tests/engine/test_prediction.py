@@ -1,4 +1,4 @@
-"""Prediction against reality: what the model says of a situation is what the loader, the handshake and RCCL then do.
+"""Prediction and reality: what the model says of a situation is what the loader, the handshake and RCCL then do.
 
 Each situation is made in a folder image of its own: a clone of the image with the stand-in plugin on real libfabric,
 whose files are hard links, so that it costs a tenth of a second. The same files, binds and variables are given to the
@@ -126,7 +126,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Told:
+class Ran:
     """What one program in the container printed, and how it ended."""
 
     code: int
@@ -140,8 +140,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Reality:
-    handshake: Told
-    rccl: Told
+    handshake: Ran
+    rccl: Ran
 
 
 def happens(engine: Engine, situation: Situation, name: str) -> Reality:
@@ -154,13 +154,13 @@ def happens(engine: Engine, situation: Situation, name: str) -> Reality:
         check=False,
         env=os.environ | situation.variables(engine),
     )
-    told: dict[str, Told] = {}
+    reported: dict[str, Ran] = {}
     for part in done.stdout.split("@question ")[1:]:
         question, _, rest = part.partition("\n")
         text, _, code = rest.rpartition("@code ")
-        told[question] = Told(int(code), text, read_events(text))
-    assert set(told) == {"handshake", "rccl"}, done.stdout + done.stderr
-    return Reality(**told)
+        reported[question] = Ran(int(code), text, read_events(text))
+    assert set(reported) == {"handshake", "rccl"}, done.stdout + done.stderr
+    return Reality(**reported)
 
 
 # -- the situations --
@@ -181,7 +181,7 @@ def in_another_folder(it: Situation) -> None:
 
 
 def host_libfabric_with_all(it: Situation) -> None:
-    """The image's own stands for the host's: told to need libcxi, as one with the provider does."""
+    """The image's own stands for the host's: changed to need libcxi, as one with the provider does."""
     fabric = it.outside / "libfabric.so.1"
     shutil.copy(it.at(FABRIC), fabric)
     # Debian's libfabric knows no GPU memory, which would be a question
@@ -239,7 +239,7 @@ def with_static_tls(path: Path, size_bytes: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What really happens in a situation, and what a user must be told."""
+    """What really happens in a situation, and what a user must see."""
 
     make: Callable[[Situation], object]
     words: str | None = None
@@ -249,7 +249,7 @@ class Case:
     name: str = "librccl-net.so"
     """What RCCL gives to dlopen."""
     cause: str = ""
-    """Under which id `check` tells what is wrong, where it is not `plugin.loads`."""
+    """Under which id `check` reports what is wrong, where it is not `plugin.loads`."""
 
     @property
     def loads(self) -> bool:
@@ -367,27 +367,27 @@ def assert_reality(case: Case, real: Reality) -> None:
     assert case.loads == ("Failed to find ncclNetPlugin symbol" not in real.rccl.text and not absent)
 
 
-def assert_check_agrees(case: Case, check: Result, handshake: Told) -> None:
-    """`lumiimg check` says yes, no, or that only a host can tell; a no in the words of the loader."""
+def assert_check_agrees(case: Case, check: Result, handshake: Ran) -> None:
+    """`lumiimg check` says yes, no, or that only a host can show; a no in the words of the loader."""
     found = check.data["findings"]
     good = {entry["id"] for entry in found if entry["severity"] == "ok"}
     assert ("plugin.loads" in good) == case.loads
-    told = [
+    problems = [
         entry for entry in found if entry["severity"] in {"problem", "unknown"} and entry["id"] != "provider.no-cxi"
     ]
     if case.loads:
         assert check.data["path"]["plugin"] == handshake.opened["file"]
         assert "plugin.api" in good
     if not case.finding:
-        assert told == []
+        assert problems == []
         return
-    assert told[0]["id"].startswith(case.finding)
-    assert check.data["answer"] == ("no" if told[0]["severity"] == "problem" else "undecided")
+    assert problems[0]["id"].startswith(case.finding)
+    assert check.data["answer"] == ("no" if problems[0]["severity"] == "problem" else "undecided")
     if case.words is not None:
-        assert told[0]["evidence"][0] == case.words
+        assert problems[0]["evidence"][0] == case.words
 
 
-def test_an_image_that_a_bind_spoils_is_not_said_to_be_good(engine: Engine, situation: Situation) -> None:
+def test_an_image_that_a_bind_spoils_is_not_called_good(engine: Engine, situation: Situation) -> None:
     """A bindings module sets the variable, and the engine reads it: with --level static nobody else does."""
     host_libfabric_with_all(situation)
     situation.place()

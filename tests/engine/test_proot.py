@@ -113,9 +113,9 @@ def place(images: Path, small: Path, engine: Engine) -> Place:
 def image(place: Place) -> Path:
     output = place.folder / "proot.sif"
     start = time.monotonic()
-    told = lumiimg(*place.argv(output, "below", "package"), env=place.env)
-    assert told.code == 0, told.err
-    assert told.data["strategy"] == "sandbox"
+    done = lumiimg(*place.argv(output, "below", "package"), env=place.env)
+    assert done.code == 0, done.err
+    assert done.data["strategy"] == "sandbox"
     assert time.monotonic() - start < patient(200), "what a script leaves behind is not waited for"
     return output
 
@@ -123,8 +123,8 @@ def image(place: Place) -> Path:
 def test_but_for_owners_it_is_the_image_of_the_overlay_way(place: Place, image: Path) -> None:
     other = place.folder / "overlay.sif"
     env = {"LUMIIMG_CACHE": str(place.folder / "cache-overlay")}
-    told = lumiimg(*place.argv(other, "below", "package"), "--strategy", "overlay", env=env)
-    assert told.code == 0, told.err
+    done = lumiimg(*place.argv(other, "below", "package"), "--strategy", "overlay", env=env)
+    assert done.code == 0, done.err
     one, two = shown(other), shown(image)
     base = shown(place.base)
     owners = {path: entry[2:4] for path, entry in two.items()}
@@ -172,8 +172,8 @@ def test_a_build_that_is_ended_or_fails_leaves_nothing(place: Place, tmp_path: P
         wait_until(lambda: not any(map(strays, (*sleeps, str(cache)))))
         assert not output.exists()
     place.layer("fails", "dpkg -i /opt/none.deb\n")
-    told = lumiimg(*place.argv(output, "fails"), env=env)
-    assert (told.code, "none.deb" in told.err) == (1, True), told.err
+    done = lumiimg(*place.argv(output, "fails"), env=env)
+    assert (done.code, "none.deb" in done.err) == (1, True), done.err
     # what a build that was killed without a word has left is removed by the next one
     assert leftovers(cache, tmp_path) == []
 
@@ -194,11 +194,11 @@ def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_pa
     plain = lumiimg(*place.argv(tmp_path / "below.sif", "below"), env=env)
     assert plain.code == 0, "it installs nothing, and needs no root"
     assert (plain.data["strategy"], plain.data["engine"]["kind"]) == ("sandbox", "singularity")
-    told = lumiimg(*place.argv(tmp_path / "x.sif", "package"), env=env)
-    assert told.code == 4
-    assert "proot, which makes a user look like root, is not here" in unwrapped(told.err)
+    done = lumiimg(*place.argv(tmp_path / "x.sif", "package"), env=env)
+    assert done.code == 4
+    assert "proot, which makes a user look like root, is not here" in unwrapped(done.err)
     elsewhere = "on another machine: lumiimg build … --site generic -o image.sif && rsync -P image.sif HOST:"
-    assert elsewhere in told.err, "these tests have a site by LUMIIMG_SITE"
+    assert elsewhere in done.err, "these tests have a site by LUMIIMG_SITE"
 
 
 @pytest.mark.everything
@@ -218,13 +218,13 @@ def test_the_demo_and_layers_with_apt_and_pip_are_built_by_the_proot_of_debian_w
     (programs / "proot").unlink()
     env = {"LUMIIMG_CACHE": f"{tmp_path}/cache", "PATH": f"{programs}"}
     mirrors = ("--mirror", f"docker.io=http://{registry}", "--mirror", f"debian={mirror}", "--layers", layers)
-    told = lumiimg("build", *mirrors, "--recipe", "demo", "-o", tmp_path / "demo.sif", "--json", env=env)
-    assert told.code == 0, told.err
-    assert told.data["strategy"] == "sandbox"
-    assert [stage["name"] for stage in told.data["stages"]][:2] == ["00-bootstrap", "01-debian-13"]
+    done = lumiimg("build", *mirrors, "--recipe", "demo", "-o", tmp_path / "demo.sif", "--json", env=env)
+    assert done.code == 0, done.err
+    assert done.data["strategy"] == "sandbox"
+    assert [stage["name"] for stage in done.data["stages"]][:2] == ["00-bootstrap", "01-debian-13"]
     assert inside(engine, tmp_path / "demo.sif", "/opt/lumiimg/netprobe/bin/handshake", "--help")
     words = ("--base", "debian-13", "--add", "netprobe", "--add", "pip:iniconfig==2.0.0", "--site", "generic")
-    told = lumiimg("build", *mirrors, *words, "-o", tmp_path / "pip.sif", env=env)
-    assert told.code == 0, told.err
+    done = lumiimg("build", *mirrors, *words, "-o", tmp_path / "pip.sif", env=env)
+    assert done.code == 0, done.err
     version = "import importlib.metadata as m; print(m.version('iniconfig'))"
     assert inside(engine, tmp_path / "pip.sif", "/opt/venv/bin/python", "-c", version) == "2.0.0\n"

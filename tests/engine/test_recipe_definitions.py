@@ -129,7 +129,7 @@ def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> Definitions
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ("\n%labels\n", "\n%labelz\n", "labelz"),
         ("rm -rf /opt/lumiimg/build\n", "(\n", "syntax error"),
@@ -137,7 +137,7 @@ def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> Definitions
     ],
 )
 def test_the_same_call_refuses_a_definition_that_is_spoilt(
-    old: str, new: str, told: str, whole: Definitions, engine: Engine, tmp_path: Path
+    old: str, new: str, expected: str, whole: Definitions, engine: Engine, tmp_path: Path
 ) -> None:
     folder = tmp_path / "defs"
     shutil.copytree(whole.folder, folder)
@@ -146,5 +146,5 @@ def test_the_same_call_refuses_a_definition_that_is_spoilt(
     (folder / "flat.def").write_text(text.replace(old, new, 1))
     (flat,) = [command for command in whole.commands if command[-1] == "flat.def"]
     done = take(engine, folder, flat)
-    assert (done.returncode != 0, told in done.stderr) == (True, True), done.stderr
+    assert (done.returncode != 0, expected in done.stderr) == (True, True), done.stderr
     assert not (folder / "image.sif").exists()

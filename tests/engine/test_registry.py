@@ -148,10 +148,10 @@ def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
     words: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--mirror", f"debian={mirror}", "-o", image]
     result = lumiimg("build", *words, "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
     assert result.code == 0, result.err
-    # what is being done is told line by line, where an engine has one line for all of it
-    for told in (result.err, (tmp_path / "x.sif.log").read_text()):
-        assert "I: Extracting dpkg..." in told
-        assert "I: Base system installed successfully." in told
+    # what is being done is reported line by line, where an engine has one line for all of it
+    for text in (result.err, (tmp_path / "x.sif.log").read_text()):
+        assert "I: Extracting dpkg..." in text
+        assert "I: Base system installed successfully." in text
     found, wanted = shown(image), shown(tmp_path / "slim.sif")
     assert "/etc/hostname" not in found, "that of the machine that built it"
     dated = (

@@ -18,7 +18,7 @@ from tools.rehearsal.program import Program
 from tools.rehearsal.rows import Row, lock_of, rows
 from tools.rehearsal.server import Shelves, serve
 from tools.rehearsal.wheels import stand_in_wheels
-from tools.rehearse import Outcome, Rehearsal, told, trials
+from tools.rehearse import Outcome, Rehearsal, row_line, trials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +105,6 @@ def test_a_row_with_a_fault_is_reported_as_failed(
     assert why in found.failed
     assert f"layer {name}" in found.failed.replace("layer-", "layer "), "the message names it"
     assert (found.resolved, found.rehearsed) == (resolved, "")
-    assert "FAILED" in told(found)
-    assert len(told(found).splitlines()) == 1
+    assert "FAILED" in row_line(found)
+    assert len(row_line(found).splitlines()) == 1
     assert "rehearsed" not in [trial.reach for trial in trials([found])]

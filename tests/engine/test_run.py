@@ -38,7 +38,7 @@ def test_sums_that_are_wrong_are_a_no(with_plugin: Path, gpus: dict[str, str]) -
     assert result.code == ExitCode.NO
 
 
-def test_ranks_that_cannot_make_a_communicator_end_and_are_told(with_plugin: Path, gpus: dict[str, str]) -> None:
+def test_ranks_that_cannot_make_a_communicator_end_and_are_reported(with_plugin: Path, gpus: dict[str, str]) -> None:
     result = check(with_plugin, "--level", "run", env=gpus | {"STANDIN_FAILS": "1"})
     failed = findings(result)["run.failed"]
     assert failed["severity"] == "unknown"

@@ -46,7 +46,7 @@ def teller(folder: Path, post: str) -> Path:
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
     layers = teller(
         tmp_path, f"# {uuid.uuid4()}\n{TELLER}"
-    )  # run each time: ways, and runs of this test, share what is kept
+    )  # run each time: ways, and runs of this test, share what is stored
     image = tmp_path / "x.sif"
     (tmp_path / ".netrc").write_text("default login me password CanaryOfNetrc\n")
     (tmp_path / ".apptainer").mkdir()

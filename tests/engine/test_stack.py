@@ -75,14 +75,14 @@ def torch_wheel(folder: Path) -> Path:
     """Have pip bring the stand-in, from where pip finds wheels on this machine, else from PyTorch's own index."""
     ask = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     ask += ["--python-version", PYTHON, "--dest", str(folder), f"torch=={TORCH}"]
-    said = ""
+    output = ""
     for more in ([], ["--timeout", "15", "--retries", "1", "--extra-index-url", CPU_WHEELS]):
         done = subprocess.run([*ask, *more], capture_output=True, text=True, check=False)
         if done.returncode == 0:
             (wheel,) = folder.glob("torch-*.whl")
             return wheel
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-    pytest.skip(f"pip finds no wheel of torch {TORCH} for Python {PYTHON}, so no stack can be built; it says: {said}")
+        output = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    pytest.skip(f"pip finds no wheel of torch {TORCH} for Python {PYTHON}, so no stack can be built; it says: {output}")
 
 
 def stack_layers(layers: Path) -> Path:
@@ -166,7 +166,7 @@ def test_no_later_pip_can_swap_the_torch(engine: Engine, stack: Stack) -> None:
     assert f"The user requested (constraint) torch=={TORCH}" in done.stdout + done.stderr
 
 
-def test_the_check_that_is_shipped_tells_the_stand_in_from_rocm(engine: Engine, stack: Stack) -> None:
+def test_the_check_that_is_shipped_distinguishes_the_stand_in_from_rocm(engine: Engine, stack: Stack) -> None:
     program = (shipped_layers() / "lib" / "check.py").read_text()
     done = subprocess.run(
         [engine.path, "exec", stack.image, VENV, "-c", program], capture_output=True, text=True, check=False

@@ -104,11 +104,11 @@ def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
         ("kernel-sandbox", "sandbox", KERNEL),
     ):
         found[way] = stack.folder / f"{way}.sif"
-        told = build(stack, found[way], "--strategy", strategy, cache=stack.folder / f"cache-{way}", env=env)
-        assert (told["strategy"], told["reused_steps"]) == (strategy, 0)
+        done = build(stack, found[way], "--strategy", strategy, cache=stack.folder / f"cache-{way}", env=env)
+        assert (done["strategy"], done["reused_steps"]) == (strategy, 0)
     found["mixed"] = stack.folder / "mixed.sif"
-    told = build(stack, found["mixed"], "--strategy", "sandbox", cache=stack.folder / "cache-overlay")
-    assert told["reused_steps"] == told["steps"], "what one way has built serves the other"
+    done = build(stack, found["mixed"], "--strategy", "sandbox", cache=stack.folder / "cache-overlay")
+    assert done["reused_steps"] == done["steps"], "what one way has built serves the other"
     found["engine"] = built_by_engine(engine, stack.folder / "engine.sif", *stack.argv[1:])
     return found
 
@@ -177,9 +177,9 @@ def test_an_engine_shows_the_same_of_all_and_compiles_no_python_again(
         """python3 -c 'import os; print(os.getxattr("/opt/one/file", "user.note"))'; """
         "PYTHONPATH=/opt/one python3 -v -c 'import module' 2>&1 | grep -F 'matches /opt/one/module.py'"
     )
-    told = {way: inside(engine, image, "sh", "-c", script) for way, image in built_by.items()}
-    assert len(set(told.values())) == 1
-    assert all(text in told["overlay"] for text in ("FROM_SCRIPT=1", "b'kept'", "matches /opt/one/module.py"))
+    reported = {way: inside(engine, image, "sh", "-c", script) for way, image in built_by.items()}
+    assert len(set(reported.values())) == 1
+    assert all(text in reported["overlay"] for text in ("FROM_SCRIPT=1", "b'kept'", "matches /opt/one/module.py"))
 
 
 def state(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -196,9 +196,9 @@ def test_the_same_again_writes_no_byte(built_by: dict[str, Path], stack: Stack) 
     del built_by
     before = state(stack.folder)
     start = time.monotonic()
-    told = build(stack, stack.folder / "overlay.sif", cache=stack.folder / "cache-overlay")
-    assert time.monotonic() - start < patient(60)  # a hang would show; how fast it is, the benchmarks tell
-    assert told["is_new"] is False
+    done = build(stack, stack.folder / "overlay.sif", cache=stack.folder / "cache-overlay")
+    assert time.monotonic() - start < patient(60)  # a hang would show; how fast it is, the benchmarks show
+    assert done["is_new"] is False
     assert state(stack.folder) == before
 
 
@@ -209,17 +209,17 @@ def test_two_builds_are_the_same_bytes_whatever_the_umask(
     again = tmp_path / "again.sif"
     mask = os.umask(0o007)  # as on LUMI
     try:
-        told = build(stack, again, "--strategy", way, cache=tmp_path / "cache", env=env)
+        done = build(stack, again, "--strategy", way, cache=tmp_path / "cache", env=env)
     finally:
         os.umask(mask)
-    assert told["reused_steps"] == 0
+    assert done["reused_steps"] == 0
     assert again.read_bytes() == built_by[way].read_bytes()
     assert again.stat().st_mode & 0o777 == 0o750
     with open_image(again) as image:
         assert image.root.stat("/").permissions == 0o755
 
 
-def test_what_changed_is_built_and_why_tells_it(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
+def test_what_changed_is_built_and_why_names_it(stack: Stack, built_by: dict[str, Path], tmp_path: Path) -> None:
     del built_by
     layers = tmp_path / "layers"
     shutil.copytree(stack.folder / "layers", layers)
@@ -242,11 +242,11 @@ def test_an_image_is_built_again_from_itself_alone(stack: Stack, built_by: dict[
     with open_image(image) as opened:
         carried = {entry.name for entry in opened.root.list_dir("/.lumiimg/layers/0")}
     assert carried == {*SCRIPTS}, "not those of its base"
-    told = lumiimg("show", image, "--json")
-    assert told.code == 0, told.err
-    plan = validated(json.dumps(told.data["plan"]), "plan")
+    done = lumiimg("show", image, "--json")
+    assert done.code == 0, done.err
+    plan = validated(json.dumps(done.data["plan"]), "plan")
     assert [layer["name"] for layer in plan["layer"]] == list(SCRIPTS)
-    names = {component["name"] for component in told.data["sbom"]["components"]}
+    names = {component["name"] for component in done.data["sbom"]["components"]}
     assert {"debian", "bash", "python3"} <= names
     (stack.folder / "layers").rename(stack.folder / "hidden")
     try:
@@ -293,8 +293,8 @@ def test_layers_in_another_order_compile_nothing_again(small: Path, tmp_path: Pa
     def made(output: str, way: str, *names: str) -> tuple[int, bool]:
         words: list[str | Path] = ["--base", small, "--layers", layers, "-o", tmp_path / output, "--strategy", way]
         adds = [word for name in names for word in ("--add", name)]
-        told = lumiimg("build", *words, *adds, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
-        return told.code, "compiling" in (tmp_path / f"{output}.log").read_text()
+        done = lumiimg("build", *words, *adds, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+        return done.code, "compiling" in (tmp_path / f"{output}.log").read_text()
 
     assert made("failed.sif", "overlay", "needed", "compiles") == (1, True)
     assert made("one.sif", "overlay", "needed", "allows", "compiles") == (0, False), "what a failed build has compiled"
@@ -321,10 +321,10 @@ def test_a_script_that_prints_without_end_of_line_and_asks_is_built(small: Path,
         'read -r answer && exit 1; cat >/dev/null; setsid sleep 3000 & disown\necho "$answer" >/opt/asked\n'
     )
     start = time.monotonic()
-    told = lumiimg(*one_layer(tmp_path, small, script), "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
-    assert told.code == 0, told.err[-2000:]
+    done = lumiimg(*one_layer(tmp_path, small, script), "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert done.code == 0, done.err[-2000:]
     assert time.monotonic() - start < patient(1500), "the sleep is not waited for"
-    assert "\033" not in told.err
+    assert "\033" not in done.err
     assert (tmp_path / "x.sif.log").stat().st_size > 100_000_000
     assert leftovers(tmp_path) == []
     assert strays(str(tmp_path)) == []
@@ -335,8 +335,8 @@ def test_folders_may_have_any_names(way: str, small: Path, tmp_path: Path) -> No
     odd = tmp_path / "it's a, b:c"
     odd.mkdir()
     env = {"LUMIIMG_CACHE": str(odd / "cache"), "TMPDIR": str(odd)}
-    told = lumiimg(*one_layer(tmp_path, small, "echo >/opt/x\n"), "--strategy", way, env=env)
-    assert told.code == 0, told.err
+    done = lumiimg(*one_layer(tmp_path, small, "echo >/opt/x\n"), "--strategy", way, env=env)
+    assert done.code == 0, done.err
     assert leftovers(odd) == []
 
 
@@ -376,10 +376,10 @@ def test_four_builds_at_once_share_one_cache(stack: Stack, tmp_path: Path) -> No
         )
         for number in range(4)
     ]
-    told = [child.communicate(timeout=patient(600)) for child in children]
-    assert [child.returncode for child in children] == [0] * 4, told
+    output = [child.communicate(timeout=patient(600)) for child in children]
+    assert [child.returncode for child in children] == [0] * 4, output
     assert len({(tmp_path / f"{number}.sif").read_bytes() for number in range(4)}) == 1
-    steps = [validated(out, "build") for out, _ in told]
+    steps = [validated(out, "build") for out, _ in output]
     listed = lumiimg("cache", "ls", "--json", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
     assert len(json.loads(listed.out)["entries"]) == steps[0]["steps"]
     assert leftovers(tmp_path / "cache", tmp_path) == []
@@ -390,8 +390,8 @@ def test_a_link_that_a_script_leaves_leads_to_no_file_of_this_machine(way: str, 
     mine = tmp_path / "mine"
     mine.mkdir()
     words = one_layer(tmp_path, small, f"rm -rf /.singularity.d; ln -s {mine} /.singularity.d\n")
-    told = lumiimg(*words, "--strategy", way, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
-    assert (told.code, "/.singularity.d" in told.err) == (1, True)
+    done = lumiimg(*words, "--strategy", way, env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
+    assert (done.code, "/.singularity.d" in done.err) == (1, True)
     assert list(mine.iterdir()) == []
     assert not (tmp_path / "x.sif").exists()
 

@@ -152,7 +152,7 @@ def test_each_planted_difference_is_found_and_nothing_else(
     rehearsal.wait()
     report = rehearsal.report()
     rows = {row["id"]: row for row in report["rows"]}
-    said = json.dumps(report, indent=1)
+    reported = json.dumps(report, indent=1)
     assert {name for name, row in rows.items() if row["outcome"] == "differs"} - {"site.cores"} == {
         "site.processors",
         "site.path:/nowhere",
@@ -162,15 +162,15 @@ def test_each_planted_difference_is_found_and_nothing_else(
         "image-1.maps",  # it needs fewer libraries, too
         "image-1.network",  # its libfabric has no cxi: what carried it here was the stand-in
         "image-1.with:TRIAL_BRAKE=1",
-    }, said
+    }, reported
     assert "another libfabric.so.1 (build 00000000 instead of " in rows["image-1.alike"]["measured"]
     assert (rows["image-1.network"]["predicted"], rows["image-1.network"]["measured"]) == ("socket", "ofi-cxi")
     assert rows["image-1.with:TRIAL_BRAKE=1"]["measured"].startswith("slower: ")
     same = ("rccl", "plugin", "libfabric", "gpu-code", "socket.network", "without:TRIAL_HARMLESS")
-    assert {rows[f"image-1.{name}"]["outcome"] for name in same} == {"same"}, said
+    assert {rows[f"image-1.{name}"]["outcome"] for name in same} == {"same"}, reported
     assert rows["site.libfabric"]["why"].startswith("has no libfabric that loads with libcxi")
     assert report["stand_in"] == "GPUs were used, but no node showed an AMD GPU"
-    assert report["steps_done"] == report["steps"], said
+    assert report["steps_done"] == report["steps"], reported
     assert 0 < report["node_minutes"] < report["node_minutes_most"]
     text = (rehearsal.folder / "trial.json").read_text()
     assert not any(word in text for word in (str(tmp_path), os.environ["USER"], "nid00000"))

@@ -1,4 +1,4 @@
-"""Fuzzing: one target a parser of foreign bytes, a corpus that is kept, and what makes more of it.
+"""Fuzzing: one target a parser of foreign bytes, a corpus that is stored, and what makes more of it.
 
     make test       each target: the corpus, and some mutations of it, the same each time (tests/unit/test_fuzz.py)
     make fuzz       the same with many more, another seed each time (python -m tests.fuzz)

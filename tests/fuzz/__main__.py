@@ -38,7 +38,7 @@ class Outcome:
 def fuzz(name: str, seconds: float, seed: int) -> Outcome:
     """Try the corpus, then mutations of it for so long; what comes out new and is taken is changed further."""
     target, chance = TARGETS[name], random.Random(f"{seed}{name}")  # noqa: S311 - to be repeated
-    inputs = corpus.kept(name)
+    inputs = corpus.inputs(name)
     good: list[bytes] = []
     found: dict[str, str] = {}
     tried = taken = 0
@@ -86,8 +86,8 @@ def main(words: list[str]) -> int:
             one = run.get()
             outcomes.append(one)
             rate, share = one.tried / max(one.seconds, 0.001), 100 * one.taken / max(one.tried, 1)
-            told = f"{one.tried:9} inputs {rate:9.0f}/s {share:4.0f} % taken {len(one.finds):3} new finds"
-            print(f"{one.name:20} {told}", flush=True)
+            progress = f"{one.tried:9} inputs {rate:9.0f}/s {share:4.0f} % taken {len(one.finds):3} new finds"
+            print(f"{one.name:20} {progress}", flush=True)
     finds = [find for one in outcomes for find in one.finds]
     print(f"{len(outcomes)} targets, {sum(one.tried for one in outcomes)} inputs, {len(finds)} new finds")
     for find in finds:

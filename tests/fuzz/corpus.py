@@ -1,4 +1,4 @@
-"""The kept inputs: `tests/corpus/TARGET.zip` holds what reaches code, `tests/corpus/TARGET/…` each find by its name."""
+"""The inputs: `tests/corpus/TARGET.zip` holds what reaches code, `tests/corpus/TARGET/…` each find by its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[1] / "corpus"
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def kept(name: str) -> list[bytes]:
+def inputs(name: str) -> list[bytes]:
     """Return the inputs of a target, finds first."""
     return [*finds(name).values(), *_packed(name)]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 60
 _INPUT_BYTES = 16 << 10
-"""Of an input that is kept; one that is there already may be larger."""
+"""Of an input that is stored; one that is there already may be larger."""
 _PACKAGE = str(Path(__file__).parents[2] / "lumiimg")
 
 
@@ -39,14 +39,16 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     for name in asked.names or TARGETS:
         target = TARGETS[name]
-        first = {*corpus.kept(name)}
+        first = {*corpus.inputs(name)}
         with bounded():
             reached = {data: _steps_of(target, data) for data in sorted(first)}
             tried = _grow(target, reached, asked.seconds)
         steps = len(set[Any]().union(*reached.values()))
-        kept = _fewest({data: steps for data, steps in reached.items() if len(data) <= _INPUT_BYTES or data in first})
-        corpus.pack(name, kept)
-        print(f"{name:20} {len(first)} inputs before, {tried} tried, {len(kept)} kept, {steps} steps", flush=True)
+        smallest = _fewest(
+            {data: steps for data, steps in reached.items() if len(data) <= _INPUT_BYTES or data in first}
+        )
+        corpus.pack(name, smallest)
+        print(f"{name:20} {len(first)} inputs before, {tried} tried, {len(smallest)} kept, {steps} steps", flush=True)
     return 0
 
 
@@ -77,12 +79,12 @@ def _steps_of(target: Target, data: bytes) -> Steps:
 def _fewest(reached: dict[bytes, Steps]) -> list[bytes]:
     """Return few inputs that reach together what all reach, first those that reach most for their size."""
     left: Steps = set().union(*reached.values())
-    kept: list[bytes] = []
-    while left and len(kept) < _MOST_INPUTS:
+    smallest: list[bytes] = []
+    while left and len(smallest) < _MOST_INPUTS:
         best = max(reached, key=lambda data: (len(reached[data] & left) / (200 + len(data)), data))
         left -= reached.pop(best)
-        kept.append(best)
-    return kept
+        smallest.append(best)
+    return smallest
 
 
 @contextlib.contextmanager

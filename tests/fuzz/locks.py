@@ -1,4 +1,4 @@
-"""Locks of the shipped catalogue, settled without a network: each digest that only it could tell is made up."""
+"""Locks of the shipped catalogue, completed without a network: each digest that only it has is made up."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ REQUESTS = (
 )
 
 
-def settled(lock: Lock) -> Lock:
-    """Return a lock as `resolve.settle` would leave it."""
+def with_digests(lock: Lock) -> Lock:
+    """Return a lock as `complete_lock` would leave it."""
     image = lock.bootstrap.image
     if lock.bootstrap.is_open and image is not None:
         digest = f"sha256:{_made_up(lock.bootstrap.origin)}"
         lock = replace(lock, bootstrap=replace(lock.bootstrap, image=replace(image, digest=digest)))
-    return replace(lock, base=_settled(lock.base), layers=tuple(map(_settled, lock.layers)), resolved=True)
+    return replace(
+        lock, base=_layer_with_digests(lock.base), layers=tuple(map(_layer_with_digests, lock.layers)), resolved=True
+    )
 
 
-def _settled(layer: LockedLayer) -> LockedLayer:
+def _layer_with_digests(layer: LockedLayer) -> LockedLayer:
     sources = tuple(replace(one, sha256=one.sha256 or _made_up(one.location)) for one in layer.sources)
     wheels = []
     for pin in layer.pins:

@@ -88,9 +88,9 @@ def try_input(target: Target, data: bytes) -> bool:
     try:
         shown = target.call(data)
     except target.refuses as error:
-        told = str(error)
-        if not told or not told.isprintable():
-            raise FaultError(f"an error that is not one printable line: {told[:200]!r}") from error
+        message = str(error)
+        if not message or not message.isprintable():
+            raise FaultError(f"an error that is not one printable line: {message[:200]!r}") from error
         return False
     except _TooSlowError as error:
         raise FaultError(f"takes more than {LIMIT_S:.0f} s of the processor, or hangs") from error

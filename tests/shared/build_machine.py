@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def build_machine(
     engine: Engine,
     *,
-    maps_ids: bool = True,
+    has_subids: bool = True,
     overlays: bool = True,
     mksquashfs: str = "4.6",
     path: str = "/nonexistent",
@@ -38,7 +38,7 @@ def build_machine(
     machine = BuildHost((engine,), {"PATH": path})
     vars(machine).update(
         container=ContainerTrial(engine, CapabilityTrial("a container", starts, "")),
-        ids=CapabilityTrial("ids", maps_ids, ""),
+        ids=CapabilityTrial("ids", has_subids, ""),
         overlay=CapabilityTrial("overlay", overlays, ""),
         fuse=CapabilityTrial("FUSE", overlays, ""),
         mksquashfs=Path(shutil.which("mksquashfs") or "mksquashfs"),
@@ -56,16 +56,16 @@ def layers_by(
     store: Store,
     progress: Progress | None = None,
     *,
-    is_whole: bool = False,
+    is_intact: bool = False,
 ) -> tuple[list[Path], list[BuildStage]]:
     """Build the layers of an image with the cache `root/cache`; return their files, and stages.
 
     `strategy` is a stand-in for `Overlay`, and has a `base` that makes one.
-    `is_whole`: with the step that makes the files of a base.
+    `is_intact`: with the step that makes the files of a base.
     """
-    steps = steps_of(chain, machine) if is_whole else steps_of(chain, machine)[-len(chain) :]
+    steps = steps_of(chain, machine) if is_intact else steps_of(chain, machine)[-len(chain) :]
     plan = ImageBuild(
-        lock=cast("Lock", None),  # nothing is said in an image
+        lock=cast("Lock", None),  # nothing is reported in an image
         chain=chain,
         output=root / "x.sif",
         machine=machine,

@@ -163,8 +163,8 @@ def difference(case: Case) -> str | None:
     outcome = model(case)
     code, _, err = run_as_stranger(case)
     if code == _DENIED:
-        is_said = any(error.endswith("cannot execute: Permission denied") for error in outcome.errors)
-        return None if is_said else f"cannot be started, and the model says {outcome.errors}"
+        is_reported = any(error.endswith("cannot execute: Permission denied") for error in outcome.errors)
+        return None if is_reported else f"cannot be started, and the model says {outcome.errors}"
     if (code == 0) != outcome.ok:
         return f"exit {code}: {err}, and the model says {outcome.errors}"
     words = [line.partition(": error while loading shared libraries: ")[2] for line in err.splitlines()]

@@ -111,9 +111,9 @@ class ComposedJob:
         """Return its lines with what it quotes of another job among them, by each launcher's rank."""
         chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
         lines = list(self.lines)
-        said = [*QUOTED["tcp" if self.verdict in {"ofi-cxi", "none"} else "cxi"], *QUOTED_DEATHS]
+        reported = [*QUOTED["tcp" if self.verdict in {"ofi-cxi", "none"} else "cxi"], *QUOTED_DEATHS]
         for quote in QUOTES:
-            for message in said:
+            for message in reported:
                 line = quote.format(line=f"nid009999:7:7 [0] NCCL INFO {message}", message=message)
                 lines.insert(chance.randrange(len(lines) + 1), LAUNCHERS[self.launcher](0, line))
         return tuple(lines)

@@ -3,7 +3,7 @@
 A block of `sh` is run and must succeed; of `console`, its commands are run and what they print is compared: `…` stands for
 anything, and blanks and line breaks do not count. What else a block needs says a comment before it, in clauses with `;`:
 
-    <!-- run: with image.sif host.json=before.json; exit 1 -->   files of the shelf, and codes of commands that fail
+    <!-- run: with image.sif host.json=before.json; exit 1 -->   document files, and codes of commands that fail
     <!-- run: engine -->        only where a container engine is
     <!-- run: slurm -->         only where an engine and Slurm are
     <!-- run: no, REASON -->    nowhere; its commands are still ones that the program takes
@@ -69,13 +69,13 @@ class Block:
     text: str
     where: Where
     inputs: tuple[tuple[str, str], ...]
-    """Name in the page's folder, name on the shelf."""
+    """Name in the page's folder, name among the document files."""
     codes: tuple[int, ...]
     """Of the commands that fail, in their order."""
 
     @property
     def commands(self) -> list[str]:
-        """Return what is typed; of a console each command by itself."""
+        """Return what is typed; of a console each command alone."""
         if self.language == "sh":
             return [self.text]
         return [command for command, _ in self.dialogue]
@@ -151,7 +151,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class DocFiles:
     """What pages find in their folders: a function for each name, which puts it at a path."""
 
     put: Mapping[str, Callable[[Path], object]]
@@ -159,7 +159,7 @@ class Shelf:
     def place(self, block: Block, folder: Path) -> None:
         for name, of in block.inputs:
             if of not in self.put:
-                raise AssertionError(f"{block}: there is no {of} on the shelf")
+                raise AssertionError(f"{block}: there is no document file {of}")
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             self.put[of](target)
@@ -175,7 +175,7 @@ def parameters(pages: Sequence[Path]) -> list[ParameterSet]:
 
 
 def run_page(
-    page: Path, wheres: Sequence[Where], shelf: Shelf, folder: Path, environment: Mapping[str, str] | None = None
+    page: Path, wheres: Sequence[Where], doc_files: DocFiles, folder: Path, environment: Mapping[str, str] | None = None
 ) -> int:
     """Run the blocks of a page that can be run here, in one shell; return how many there were. Asserts what they promise."""
     wanted = [block for block in blocks(page) if block.where in wheres]
@@ -186,7 +186,7 @@ def run_page(
     script = ["set -o pipefail -o errtrace", _TRAP]
     for number, block in enumerate(wanted):
         inputs = notes / f"{number}.inputs"
-        shelf.place(block, inputs)
+        doc_files.place(block, inputs)
         if block.inputs:
             script.append(f"cp -r {inputs}/. .")
         for part, command in enumerate(block.commands):

@@ -53,7 +53,7 @@ _SAYS_LITTLE = ("nothing", "store")
 """Consequences after which a job may have gone on."""
 
 
-class Said(NamedTuple):
+class Line(NamedTuple):
     """A line of a job, before a launcher puts its own before it."""
 
     by: int | None
@@ -70,7 +70,7 @@ class EndedJob:
     name: str
     launcher: str
     label: str
-    said: tuple[Said, ...]
+    script: tuple[Line, ...]
     """By each rank in its order."""
     verdict: str
     """Where it was connected."""
@@ -94,21 +94,21 @@ class EndedJob:
     def log(self, seed: int) -> list[str]:
         """Return its lines among each other: those of each rank in their order, what follows on a death after it."""
         chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
-        waiting = {by: [one for one in self.said if one.by == by] for by in (*RANKS, None)}
+        waiting = {by: [one for one in self.script if one.by == by] for by in (*RANKS, None)}
         lines = []
         while any(waiting.values()):
             heads = {by: of[0].after for by, of in waiting.items() if of}
             over = 2 if all(heads.get(rank, 2) == 2 for rank in self.dying or RANKS) else min(heads.values())
             ready = [waiting[by] for by, after in heads.items() if after <= over]
-            said = chance.choice(ready).pop(0)
-            is_bare = said.by is None and self.label not in _OF_EVERYTHING
-            lines.append(said.line if is_bare else LAUNCHERS[self.label](said.by or 0, said.line))
+            reported = chance.choice(ready).pop(0)
+            is_bare = reported.by is None and self.label not in _OF_EVERYTHING
+            lines.append(reported.line if is_bare else LAUNCHERS[self.label](reported.by or 0, reported.line))
         return lines
 
     def files(self) -> dict[str, list[str]]:
         """Return a file for each rank, without a launcher's prefix, and the launcher's own."""
         by: dict[str, list[str]] = {}
-        for one in self.said:
+        for one in self.script:
             by.setdefault("job.out" if one.by is None else f"job.{one.by}.out", []).append(one.line)
         return by
 
@@ -160,7 +160,7 @@ def composed(seed: int) -> EndedJob:
         name=", ".join((launcher, label, version, *networks, kind)),
         launcher=launcher,
         label=label,
-        said=(),
+        script=(),
         verdict=NETWORKS[networks[0]]["verdict"] if networks[0] else "none",
         connected=False,
         how=kind,
@@ -168,26 +168,26 @@ def composed(seed: int) -> EndedJob:
     if networks[0] != networks[1]:
         job = replace(job, verdict="mixed")
     if kind == "refused":
-        said = Said(None, chance.choice(DATA["refused"]["says"]))
-        return replace(job, said=(said,), ids=frozenset(DATA["refused"]["ids"]), how="died", verdict="none")
+        report = Line(None, chance.choice(DATA["refused"]["says"]))
+        return replace(job, script=(report,), ids=frozenset(DATA["refused"]["ids"]), how="died", verdict="none")
     job = (_that_dies if kind in ("death", "silent") else _that_goes_on)(job, version, networks, chance)
-    return replace(job, said=tuple(map(_on_one_node, job.said))) if job.verdict == "intra-node-only" else job
+    return replace(job, script=tuple(map(_on_one_node, job.script))) if job.verdict == "intra-node-only" else job
 
 
-def _on_one_node(said: Said) -> Said:
-    line = said.line.replace("nid005102", "nid005101").replace("nNodes 2 localRanks 2", "nNodes 1 localRanks 4")
-    return said._replace(line=line.replace("[send] via NET/Socket/0", "via P2P/CUMEM"))
+def _on_one_node(script: Line) -> Line:
+    line = script.line.replace("nid005102", "nid005101").replace("nNodes 2 localRanks 2", "nNodes 1 localRanks 4")
+    return script._replace(line=line.replace("[send] via NET/Socket/0", "via P2P/CUMEM"))
 
 
 def _that_goes_on(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:
     """Return a job that ran to its end, still runs, or was ended by somebody."""
     stage = STAGES[4] if job.how == "completed" else chance.choice(STAGES[2:4] if job.how == "runs" else STAGES[:4])
-    said = [one for rank in RANKS for one in _life(version, networks, rank, stage)]
+    lines = [one for rank in RANKS for one in _life(version, networks, rank, stage)]
     if job.how == "outside":
         name, outside = chance.choice([*DATA["outside"].items()])
-        said += [Said(None, line, after=2) for line in outside["says"]]
+        lines += [Line(None, line, after=2) for line in outside["says"]]
         job = replace(job, name=f"{job.name}, {name}", ids=frozenset(outside["ids"]), how=outside["ids"][0])
-    return replace(job, name=f"{job.name}, {stage}", said=tuple(said), connected=_connects(stage, networks))
+    return replace(job, name=f"{job.name}, {stage}", script=tuple(lines), connected=_connects(stage, networks))
 
 
 def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:
@@ -200,36 +200,36 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
     dying = chance.choice(_DYING[:4] if is_silent else _DYING)
     others = [rank for rank in RANKS if rank not in dying]
     waits = STAGES[1] if stage == STAGES[0] and chance.random() < 0.5 else stage
-    said = [one for rank in others for one in _life(version, networks, rank, waits)]
+    lines = [one for rank in others for one in _life(version, networks, rank, waits)]
     for rank in dying:
-        said += _life(version, networks, rank, stage, ends=False)
-        said += [one._replace(after=job.launcher == "none") for one in _lines(version, rank, death.lines)]
+        lines += _life(version, networks, rank, stage, ends=False)
+        lines += [one._replace(after=job.launcher == "none") for one in _lines(version, rank, death.lines)]
     consequences: dict[str, list[str]] = DATA["consequence"][
         "connected" if _connects(stage, networks) else "not connected"
     ]
     consequence = chance.choice([one for one in consequences if not is_silent or one not in _SAYS_LITTLE])
-    said += [one._replace(after=2) for rank in others for one in _lines(version, rank, consequences[consequence])]
+    lines += [one._replace(after=2) for rank in others for one in _lines(version, rank, consequences[consequence])]
     family = "srun" if of_slurm else job.launcher
-    is_said = family in DATA["launched"] and not is_silent
-    if is_said:
+    is_reported = family in DATA["launched"] and not is_silent
+    if is_reported:
         for rank in dying:
             launched = (of_slurm and death.launched) or DATA["launched"][family][str(death.status)]
-            said += _of_launcher(launched, rank)
+            lines += _of_launcher(launched, rank)
         if not of_slurm or chance.random() < 0.6:
-            said += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
+            lines += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
     follows = {*DATA["follows"][consequence]}
     # a line behind it may be of another rank of its node
     waited = not death.lines and (consequence == "watchdog" or (waits == STAGES[0] and job.label not in _NAMES_RANKS))
     names_rank = (
-        is_said and not waited and not death.launched and (of_slurm or (family == "mpirun" and death.status == -9))
+        is_reported and not waited and not death.launched and (of_slurm or (family == "mpirun" and death.status == -9))
     )
-    ids = death.ids if death.lines else {*death.ids, *(follows & {"rank-behind"})} if is_said else follows
-    if is_said and not death.lines and not death.launched and not names_rank:
+    ids = death.ids if death.lines else {*death.ids, *(follows & {"rank-behind"})} if is_reported else follows
+    if is_reported and not death.lines and not death.launched and not names_rank:
         ids = {*ids, *follows, "step-ended", "peer-gone", "ray-worker-ended", "first-to-fail"}
     return replace(
         job,
         name=f"{job.name}, {death.name}, {stage}, {dying}, {consequence}",
-        said=tuple(said),
+        script=tuple(lines),
         connected=_connects(stage, networks),
         how="died",
         ids=frozenset(ids),
@@ -241,14 +241,14 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
 
 def after_healthy(version: str, warn: str) -> EndedJob:
     """Return a job that was connected over Slingshot, and then a WARN that ends it, of `fatal` or of the version."""
-    said = [one for rank in RANKS for one in _life(version, ["ofi cxi"] * 2, rank, "in a collective")]
+    lines = [one for rank in RANKS for one in _life(version, ["ofi cxi"] * 2, rank, "in a collective")]
     words = DATA["fatal"].get(warn) or VERSIONS[version][warn]
-    said += [one._replace(after=2) for one in _warned(version, 3, words)]
+    lines += [one._replace(after=2) for one in _warned(version, 3, words)]
     return EndedJob(
         name=f"{version}, {warn}",
         launcher="srun",
         label="none",
-        said=tuple(said),
+        script=tuple(lines),
         verdict="ofi-cxi",
         connected=True,
         how="died",
@@ -260,7 +260,7 @@ def _connects(stage: str, networks: list[str]) -> bool:
     return bool(networks[0]) and stage not in STAGES[:2]
 
 
-def _life(version: str, networks: list[str], rank: int, stage: str, *, ends: bool = True) -> Iterator[Said]:
+def _life(version: str, networks: list[str], rank: int, stage: str, *, ends: bool = True) -> Iterator[Line]:
     """Yield what a rank prints until it comes to a stage; of its end where it `ends` well."""
     of, network, come = VERSIONS[version], networks[rank // 2], STAGES.index(stage)
     if network and come:
@@ -273,37 +273,37 @@ def _life(version: str, networks: list[str], rank: int, stage: str, *, ends: boo
             channel = f"Channel 00/0 : {rank}[{rank % 2}] -> {to}[{to % 2}] {via}"
             yield from _info(rank, (*of["complete"], channel, of["connected"]))
     if come > 2:
-        yield from (Said(rank, f"step {step} loss 2.3{step}") for step in range(3) if not rank)
+        yield from (Line(rank, f"step {step} loss 2.3{step}") for step in range(3) if not rank)
     if come > 3 and ends and network:
         yield from _info(rank, of["destroyed"])
 
 
-def _lines(version: str, rank: int, lines: Iterable[str]) -> Iterator[Said]:
+def _lines(version: str, rank: int, lines: Iterable[str]) -> Iterator[Line]:
     for line in lines:
         if line.startswith("@"):
             yield from _warned(version, rank, VERSIONS[version].get(line[1:]) or DATA["fatal"][line[1:]])
         else:
-            yield Said(rank, _filled(line, rank))
+            yield Line(rank, _filled(line, rank))
 
 
-def _warned(version: str, rank: int, words: list[str]) -> Iterator[Said]:
+def _warned(version: str, rank: int, words: list[str]) -> Iterator[Line]:
     place, text, *trace = words
     origin = _filled("{node}:{pid}:{pid} [{local}] ", rank)
     warn = VERSIONS[version]["of_warn"].replace("{place}", origin + place).replace("{text}", text)
-    yield from (Said(rank, line) for line in warn.split("\n"))
+    yield from (Line(rank, line) for line in warn.split("\n"))
     yield from _info(rank, trace)
 
 
-def _info(rank: int, texts: Iterable[str], network: str = "") -> Iterator[Said]:
+def _info(rank: int, texts: Iterable[str], network: str = "") -> Iterator[Line]:
     for text in texts:
         line = "{node}:{pid}:{pid} [{local}] NCCL INFO " + text.replace("{network}", network)
-        yield Said(rank, _filled(line, rank))
+        yield Line(rank, _filled(line, rank))
 
 
-def _of_launcher(lines: Iterable[str], rank: int, *, status: int = 0, others: Iterable[int] = ()) -> list[Said]:
+def _of_launcher(lines: Iterable[str], rank: int, *, status: int = 0, others: Iterable[int] = ()) -> list[Line]:
     names = ",".join(map(str, others))
     return [
-        Said(None, _filled(line, rank, status=status, others=names), after=2)
+        Line(None, _filled(line, rank, status=status, others=names), after=2)
         for line in lines
         if names or "{others}" not in line
     ]

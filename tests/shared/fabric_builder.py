@@ -150,7 +150,7 @@ def stand_ins(folder: Path) -> Path:
 
 
 def rocm_image(root: Path, rocm: str, *packages: str) -> Path:
-    """Write the files by which an image tells what it has."""
+    """Write the files by which an image shows what it has."""
     (root / "etc").mkdir(parents=True)
     (root / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
     (root / "opt/rocm/.info").mkdir(parents=True)

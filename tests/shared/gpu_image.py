@@ -23,9 +23,9 @@ def image(root: Path, files: dict[str, bytes], *, rccl: str | None = "gfx90a", o
     (root / "opt/rocm/lib/librccl.so.1").unlink()
     versioned(root / "opt/rocm/lib/librccl.so.1", needs={libc: ()}, source=source)
     versions = {"torch": "2.9.1+rocm6.4", "sglang": "0.5.5", "vllm": "0.12.0"}
-    told = {f"{PACKAGES}/{name}-{versions[name]}.dist-info/METADATA": b"" for name in of.split()}
-    told |= {"etc/os-release": b'ID=ubuntu\nVERSION_ID="24.04"\n', "opt/rocm/.info/version": b"6.4.4-1\n"}
-    for name, data in {**told, **files}.items():
+    metadata = {f"{PACKAGES}/{name}-{versions[name]}.dist-info/METADATA": b"" for name in of.split()}
+    metadata |= {"etc/os-release": b'ID=ubuntu\nVERSION_ID="24.04"\n', "opt/rocm/.info/version": b"6.4.4-1\n"}
+    for name, data in {**metadata, **files}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
     return root

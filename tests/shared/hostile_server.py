@@ -1,4 +1,4 @@
-"""A server that says what it is told to, whatever it is asked."""
+"""A server that sends what it is set to, whatever it is asked."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lumiimg.engine.namespaces import PROGRAM
 from tests.shared.programs import needs, patient
 
-WAYS = {
+STRATEGIES = {
     "build": ("--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid", "--pwd", "/"),
     "test": ("--fakeroot", "--no-home", "--cleanenv", "--pid", "--pwd", "/"),
     "probe": (),
@@ -28,7 +28,7 @@ def start(
 ) -> subprocess.CompletedProcess[str]:
     """Start a program; `within` is what the engine itself is started by."""
     return subprocess.run(
-        [*within, *PROGRAM, "exec", *WAYS[way], *more, image, *argv],
+        [*within, *PROGRAM, "exec", *STRATEGIES[way], *more, image, *argv],
         env=os.environ | (env or {}),
         capture_output=True,
         text=True,

@@ -72,9 +72,9 @@ def listening(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
                 return
             pieces = [reply.body] if isinstance(reply.body, bytes) else reply.body
             length = len(reply.body) if isinstance(reply.body, bytes) and reply.length is None else reply.length
-            said = {} if length is None else {"Content-Length": str(length)}
+            headers = {} if length is None else {"Content-Length": str(length)}
             self.send_response_only(reply.status)
-            for name, value in {**said, "Connection": "close", **reply.headers}.items():
+            for name, value in {**headers, "Connection": "close", **reply.headers}.items():
                 self.send_header(name, value)
             with contextlib.suppress(OSError):  # who had read enough has gone
                 self.end_headers()

@@ -1,4 +1,4 @@
-"""What slow tools made, kept in build/ from one run to the next: by what it was made of, and by the tool's version."""
+"""What slow tools made, stored in build/ from one run to the next: by what it was made of, and by the tool's version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _version(tool: Sequence[str]) -> bytes:
 def made(tool: tuple[str, ...], made_of: Iterable[str | bytes], make: Callable[[Path], object]) -> bytes:
     """Return what `make` writes into a file. `tool` prints the version; `made_of` is all else that decides the bytes.
 
-    Where the path of a temporary folder is part of it, nothing is kept: the next run has another one.
+    Where the path of a temporary folder is part of it, nothing is stored: the next run has another one.
     """
     parts = [part.encode() if isinstance(part, str) else part for part in made_of]
     digest = hashlib.sha256()

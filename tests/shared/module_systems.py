@@ -31,7 +31,7 @@ def start(system: str) -> str:
 def environments(
     system: str, use: Path, words: list[str], env: Mapping[str, str] | None = None
 ) -> tuple[list[dict[str, str]], str]:
-    """Run module commands one after the other; return the environment after each of them, and what was said."""
+    """Run module commands one after the other; return the environment after each of them, and what was printed."""
     lines = [start(system), f"module use {shlex.quote(str(use))}"]
     for word in words:
         lines += [f"module {word}", "env -0", f"printf '%s\\0' '{NEXT}'"]

@@ -43,13 +43,13 @@ class Family:
     file: str
     absent: list[str]
     broken: list[str]
-    """For all other errors of the loader; where it is `absent` the library does not tell them apart."""
+    """For all other errors of the loader; where it is `absent` the library does not distinguish them."""
     plugin: str = ""
     """Of PLUGINS."""
     loaded: tuple[str, ...] = ()
     """Empty where the version loads a plugin in silence."""
     refused: tuple[str, ...] = ()
-    """For a plugin that offers none of the APIs; empty where that is not told."""
+    """For a plugin that offers none of the APIs; empty where that is not known."""
     absent_cause: str = "plugin-absent"
     refused_cause: str = "plugin-no-symbol"
     chosen: tuple[str, ...] = ("Using network {network}",)
@@ -62,22 +62,22 @@ class Family:
     warn: str = "{host}:4242:4300 [0] {place} NCCL WARN {text}"
     plugin_info: str = "{host}:4242:4300 [0] NCCL INFO {text}"
     plugin_warn: str | None = None
-    """As `warn`, unless told otherwise."""
+    """As `warn`, by default."""
     without: tuple[str, ...] = ()
-    """Outcomes that cannot be; why is told beside."""
+    """Outcomes that cannot be; with the reason."""
 
     @property
     def rccl(self) -> bool:
         return "RCCL" in self.banner[0] or "rccl" in self.file
 
-    def tells(self, what: str) -> bool:
+    def holds(self, what: str) -> bool:
         opening = PLUGINS[self.plugin].opening if self.plugin else []
-        told = {
+        reported = {
             "nodes": any("nNodes" in line for line in self.comm),
             "errors": self.broken != self.absent,
             "eligible": any("No eligible providers" in line for line in opening),
         }
-        return told[what] if what else True
+        return reported[what] if what else True
 
     def value(self, name: str) -> Any:
         """Return what the family, or else its plugin, says under a name."""
@@ -93,17 +93,17 @@ class Outcome:
     confidence: str | None = None
     provider: str = ""
     network: str = ""
-    """The plugin's, unless told otherwise."""
+    """The plugin's, by default."""
     gdr: bool = False
     error: str = ""
     one_node: bool = False
     cause: str | None = None
-    told: str = ""
+    warned: str = ""
     otherwise: str = ""
 
     def cause_of(self, family: Family) -> str | None:
         """Return the id of the first cause of a log of these versions."""
-        cause = self.cause if family.tells(self.told) else self.otherwise
+        cause = self.cause if family.holds(self.warned) else self.otherwise
         return family.value(cause[1:]) if cause and cause.startswith("@") else cause
 
 

@@ -155,9 +155,9 @@ def green() -> str:
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
     levels = levels_taken("done", "skipped: no GPU here (/dev/kfd)")
-    told = sentence(answer, PROBED, Level.PROBE)
+    reported = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
-    report = CheckReport("image.sif", answer, told, levels, Level.PROBE, FABRIC, steps, PROBED, FILES, gpu=good)
+    report = CheckReport("image.sif", answer, reported, levels, Level.PROBE, FABRIC, steps, PROBED, FILES, gpu=good)
     return to_page(check_document(report))
 
 

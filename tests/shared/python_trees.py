@@ -574,11 +574,11 @@ def start_in(tree: Tree) -> Happened | str:
     os.close(writing)
     os.close(errors)
     with os.fdopen(reading, "rb") as out, os.fdopen(complains, "rb") as err:
-        said, complaint = out.read(), err.read()
+        reported, complaint = out.read(), err.read()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code != 0:
         return f"{code}: {complaint.decode('utf-8', 'replace')}"
-    path, specs, ran = ast.literal_eval(said.decode("utf-8", "surrogateescape"))
+    path, specs, ran = ast.literal_eval(reported.decode("utf-8", "surrogateescape"))
     return Happened([each for each in path if not each.startswith("/cwd")], specs, [*dict.fromkeys(ran)])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 FIXTURES = Path(__file__).parents[1] / "fixtures/squashfs"
 COMPRESSIONS = ("gzip", "xz", "zstd", "lz4", "lzma")
 NOT_READ = "lzo"
-WAYS: dict[str, tuple[str, ...]] = {
+STRATEGIES: dict[str, tuple[str, ...]] = {
     "no-fragments": ("-no-fragments", "-b", "4096"),
     "large-blocks": ("-b", "1M"),
     "not-compressed": ("-noI", "-noD", "-b", "4096"),
@@ -100,7 +100,7 @@ def _make() -> None:
         fill_small(small)
         for compression in (*COMPRESSIONS, NOT_READ):
             mksquashfs(tree, FIXTURES / compression, "-comp", compression, "-b", "4096")
-        for way, options in WAYS.items():
+        for way, options in STRATEGIES.items():
             mksquashfs(tree, FIXTURES / way, *options)
         mksquashfs(small, FIXTURES / "small", "-noI", "-noF", "-b", "4096", "-no-xattrs", "-all-time", str(TIME))
 

@@ -21,7 +21,7 @@ class Box:
     e = env
     def __init__(self, x): self.x = x
 """
-"""A module that start-up code imports; nothing in it changes anything by itself, and all of it can be abused."""
+"""A module that start-up code imports; nothing in it changes anything on its own, and all of it can be abused."""
 
 _ENVIRON = (
     ("import os", "os.environ"),

@@ -1,4 +1,4 @@
-"""Every JSON that a test sees of lumiimg is held against its schema: in this process by a hook (conftest.py)."""
+"""Every JSON that a test sees of lumiimg is compared with its schema: in this process by a hook (conftest.py)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def validated(text: str | bytes, name: str) -> Any:
     return data
 
 
-def told_by(command: str, text: str) -> Any:
+def validated_output(command: str, text: str) -> Any:
     """Return what `lumiimg COMMAND … --json` printed, which must be of a schema of this command."""
     data = strictly_read(text)
     kinds = [name for name in KINDS if f"lumiimg {command} " in whole(name)["title"]]
@@ -49,7 +49,7 @@ def strictly_read(text: str | bytes) -> Any:
 
 
 def fault(data: object, name: str) -> str | None:
-    """Return what stands against data being of a schema."""
+    """Return the faults of data by a schema."""
     error = next(validator(name).iter_errors(data), None)
     return error and f"{error.json_path}: {error.message[:500]}"
 
@@ -67,7 +67,7 @@ def validator(name: str) -> Draft202012Validator:
 
 @contextmanager
 def outputs_validated() -> Iterator[None]:
-    """Hold against its schema whatever is printed as JSON in this process."""
+    """Compare with its schema whatever is printed as JSON in this process."""
     json_text = json_output.json_text
 
     def checked_output(name: str, value: object) -> str:

@@ -125,7 +125,7 @@ def ranks_of_torch(folder: Path, device: str, *options: str) -> subprocess.Compl
     )
 
 
-def test_a_rank_that_waits_too_long_says_where_and_is_told_by_the_exit_code(tmp_path: Path) -> None:
+def test_a_rank_that_waits_too_long_says_where_and_shows_in_the_exit_code(tmp_path: Path) -> None:
     """The first rank is on another node, which never starts."""
     done = ranks_of_torch(tmp_path, "return name", "--task=1", "--tasks=2", "--timeout=2")
     assert done.returncode == 16, done.stderr

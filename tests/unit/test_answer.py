@@ -110,14 +110,14 @@ def test_files_without_a_plugin_are_never_green() -> None:
         ([("simulated.network", Level.PROBE)], Level.PROBE, "simulation"),
         ([("plugin.absent", Level.STATIC)], Level.STATIC, "from its files alone, RCCL would use TCP"),
         ([("plugin.loads", Level.PROBE)], Level.PROBE, "as it is run here, RCCL would use TCP"),
-        # what a real run showed is said first
+        # what a real run showed is reported first
         ([("network.forced", Level.STATIC), ("run.hang", Level.RUN)], Level.RUN, "did not finish"),
         ([("network.forced", Level.STATIC), ("plugin.hang", Level.PROBE)], Level.PROBE, "NCCL_NET"),
     ],
 )
-def test_a_no_says_what_stands_against_it(problems: list[tuple[str, Level]], level: Level, words: str) -> None:
-    told = [found("bind.loads", GOOD), *(found(identity, BAD, of) for identity, of in problems)]
-    assert words in sentence(Answer.NO, told, level)
+def test_a_no_names_the_obstacle(problems: list[tuple[str, Level]], level: Level, words: str) -> None:
+    reported = [found("bind.loads", GOOD), *(found(identity, BAD, of) for identity, of in problems)]
+    assert words in sentence(Answer.NO, reported, level)
 
 
 @pytest.mark.parametrize(

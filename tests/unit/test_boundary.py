@@ -68,14 +68,14 @@ class Asked:
         self.node.write_text(json.dumps(json.loads(self.node.read_text()) | fields))
 
     def run(self, *words: str | Path, host: bool = True) -> tuple[int, str, str]:
-        """Return the exit code, what is printed, and what is said of it."""
+        """Return the exit code, what is printed, and what is reported of it."""
         code = main([*map(str, words), *(["--host", str(self.node)] if host else [])])
         out, err = self.capsys.readouterr()
         assert "\x1b" not in out + err
         return code, out, err
 
     def bind(self, code: int, binds: str | None = None, fabric: str = "host", refused: str = "") -> dict[str, Any]:
-        """Hold what `bind` answers against names up to `.so`, and against what the last thing refused needs."""
+        """Compare what `bind` answers with names up to `.so`, and with what the last thing refused needs."""
         found, out, _ = self.run("bind", self.root, "--json")
         data: dict[str, Any] = json.loads(out)
         assert (found, data["schema"]) == (code, 1)
@@ -96,10 +96,10 @@ class Asked:
 
     def verdicts(self) -> tuple[int, int, int]:
         """Ask all three commands."""
-        bind, _, said = self.run("bind", self.root)
+        bind, _, reported = self.run("bind", self.root)
         explain, check = self.run("explain", self.root)[0], self.check()[0]
         assert explain != 0 or check == 0, "explain is greener than check"
-        assert bind != 0 or check == 0 or "not use the fabric" in unwrapped(said), "bind hides what check says"
+        assert bind != 0 or check == 0 or "not use the fabric" in unwrapped(reported), "bind hides what check says"
         return bind, explain, check
 
     def text(self, style: str, *words: str) -> str:
@@ -160,8 +160,8 @@ def test_a_libfabric_of_the_image_without_the_provider_is_replaced_where_the_plu
 def test_without_a_plugin_it_is_about_libfabric_alone_unless_the_host_has_one(asked: Asked) -> None:
     asked.image(plugin=False)
     assert "this covers libfabric only" in " ".join(asked.bind(0, LEAST)["notes"])
-    said = unwrapped(asked.run("bind", asked.root)[2])
-    assert "RCCL would not use the fabric: no net plugin: nothing called librccl-net.so is in the image" in said
+    reported = unwrapped(asked.run("bind", asked.root)[2])
+    assert "RCCL would not use the fabric: no net plugin: nothing called librccl-net.so is in the image" in reported
     assert asked.verdicts() == (0, 1, 1)
     file = "opt/plugin/lib/librccl-net.so"
     versioned(asked.host / file, needs={asked.host / CRAY / "libfabric.so.1": ("FABRIC_1.3",)}, source=PLUGIN)
@@ -246,16 +246,16 @@ REFUSED = {
         "headers of the host's libfabric",
     ),
 }
-"""What an image is made with, and what is said of it."""
+"""What an image is made with, and what is reported of it."""
 
 
 def test_a_refusal_names_both_versions_and_stops_whoever_does_not_look_at_the_exit_code(asked: Asked) -> None:
-    for made, said in REFUSED.items():
+    for made, expected in REFUSED.items():
         word, _, value = made.partition("=")
         asked.image(made, **{word: int(value) if value.isdecimal() else value})
         code, out, err = asked.run("bind", asked.root)
         assert code == 1
-        assert all(each in unwrapped(err) for each in said), err
+        assert all(each in unwrapped(err) for each in expected), err
         assert "Ubuntu 22.04" not in unwrapped(err)
         assert subprocess.run(["sh", "-c", out], capture_output=True, check=False).returncode == 1
         code, quiet_out, err = asked.run("bind", asked.root, "--quiet")
@@ -378,7 +378,7 @@ def test_a_host_whose_libraries_go_on_for_ever_is_refused(asked: Asked) -> None:
 # -- explain, check --
 
 
-def test_what_an_image_sets_is_said_by_all_commands(asked: Asked) -> None:
+def test_what_an_image_sets_is_reported_by_all_commands(asked: Asked) -> None:
     image, page = asked.image(), asked.folder / "page.html"
     (image / ".singularity.d/env/91-more.sh").write_text("export NCCL_NET=Socket FI_PROVIDER=tcp\n")
     code, out, err = asked.run("explain", image, "--json", "--html", page)

@@ -26,7 +26,7 @@ from lumiimg.build.builder import scratch_parent
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache, prune
 from lumiimg.build.changes import difference, drop, listing, place, take_back, tidy, unpack
 from lumiimg.build.compile_cache import keeping
-from lumiimg.build.keys import BuildStep, image_number, kept_key, layer_inputs, steps_of
+from lumiimg.build.keys import BuildStep, compile_cache_key, image_number, layer_inputs, steps_of
 from lumiimg.build.layer_build import LayerBuild
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.provenance import bill
@@ -35,7 +35,7 @@ from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.definition.definition import SCRIPT_MARK, Definition, Header, Sections, StagedFile
 from lumiimg.engine import failures, process
 from lumiimg.engine.engine import Engine, EngineKind, clean_environment, unpacking_in
-from lumiimg.engine.failures import explain, telling_line
+from lumiimg.engine.failures import explain, last_words
 from lumiimg.image import Image, open_image, open_stack
 from lumiimg.inventory.components import Inventory
 from lumiimg.report.progress import LineProgress
@@ -240,7 +240,7 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
         key(sections=replace(BASE, post="    lumiimg.version 1; touch /x\n")),
         key(sections=replace(BASE, post="    lumiimg.version 2; touch /x\n")),
         key(replace(ENGINE, kind=EngineKind.SINGULARITY)),
-        key(maps_ids=False),  # owners and modes are lost
+        key(has_subids=False),  # owners and modes are lost
         key(mksquashfs="4.7"),  # the same files are other bytes
         key(ENGINE, BASE, "export A=1"),  # a layer below sets it
         key(content="1"),  # what is below came to something else
@@ -250,8 +250,8 @@ def test_the_key_of_a_layer_changes_with_all_that_it_is_made_of(tmp_path: Path) 
     assert len(others | {same}) == 10
     made_of = [BuildStep(definition(tmp_path), {"a": 1})]
     chains = ([definition(tmp_path)], [definition(tmp_path, sections=replace(BASE, environment=(("A", "1"),)))])
-    said = [{}, {"a": b"1"}, {"a": b"2"}]
-    assert len({image_number(chain, made_of, documents) for chain in chains for documents in said}) == 6
+    reported = [{}, {"a": b"1"}, {"a": b"2"}]
+    assert len({image_number(chain, made_of, documents) for chain in chains for documents in reported}) == 6
 
 
 def test_what_a_layer_only_says_of_the_image_is_not_in_its_key_and_those_above_see_its_variables(
@@ -266,7 +266,7 @@ def test_what_a_layer_only_says_of_the_image_is_not_in_its_key_and_those_above_s
     assert [one == other for one, other in zip(keys, others, strict=True)] == [True, True, True, False]
     assert others[3]["environment"] == "export A=1"
     with_variable = replace(base, sections=replace(BASE, environment=(("A", "1"),)))
-    by_engine = build_machine(ENGINE, maps_ids=False)
+    by_engine = build_machine(ENGINE, has_subids=False)
     exported = [steps_of([with_variable, lower], one)[-1].inputs["environment"] for one in (machine, by_engine)]
     assert exported == ["export A=1", ""], "an engine's base has it in the image"
 
@@ -323,7 +323,7 @@ def test_a_base_that_is_a_file_or_a_folder_here_counts_by_what_it_is_now(tmp_pat
         assert key() != before
 
 
-def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Path) -> None:
+def test_the_first_way_that_works_is_taken_and_the_others_are_reported(tmp_path: Path) -> None:
     def here(*programs: str, **seen: object) -> BuildHost:
         (folder := Path(mkdtemp(dir=tmp_path))).chmod(0o755)
         for name in programs:
@@ -331,20 +331,20 @@ def test_the_first_way_that_works_is_taken_and_the_others_are_told(tmp_path: Pat
         return build_machine(ENGINE, path=str(folder), **seen)  # type: ignore[arg-type]
 
     fuse = "squashfuse_ll"
-    assert here(fuse).choose_way(None) == ("overlay", "the fastest")
+    assert here(fuse).choose_strategy(None) == ("overlay", "the fastest")
     with pytest.raises(MissingHereError, match="no image can be built here: no mksquashfs"):
-        here(fuse, mksquashfs="").choose_way(None)
-    way, why = here(fuse, maps_ids=False).choose_way(None)
+        here(fuse, mksquashfs="").choose_strategy(None)
+    way, why = here(fuse, has_subids=False).choose_strategy(None)
     assert (way, "no user namespace" in why) == ("sandbox", True)
-    assert here().choose_way(None) == ("sandbox", "overlay: no squashfuse_ll"), "and unpacks itself"
-    assert here(fuse).choose_way("sandbox")[0] == "sandbox"
+    assert here().choose_strategy(None) == ("sandbox", "overlay: no squashfuse_ll"), "and unpacks itself"
+    assert here(fuse).choose_strategy("sandbox")[0] == "sandbox"
     del vars(asked := here(fuse))["overlay"]
-    assert asked.choose_way("sandbox")[0] == "sandbox"
+    assert asked.choose_strategy("sandbox")[0] == "sandbox"
     assert "overlay" not in vars(asked), "what was not asked for is not tried"
     with pytest.raises(MissingHereError, match="no FUSE"):
-        here(fuse, overlays=False).choose_way("overlay")
+        here(fuse, overlays=False).choose_strategy("overlay")
     with pytest.raises(MissingHereError, match="cannot start a container here"):
-        here(fuse, starts=False).choose_way(None)
+        here(fuse, starts=False).choose_strategy(None)
 
 
 def test_a_folder_holds_what_the_layers_came_to_also_where_another_build_was_quicker(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_folder_holds_what_the_layers_came_to_also_where_another_build_was_qui
 
 @pytest.mark.threat
 def test_a_base_has_no_files_of_the_machine_that_made_it_and_waits_for_no_server_for_hours(tmp_path: Path) -> None:
-    said: list[str] = []
+    reported: list[str] = []
     (tmp_path / "debootstrap").write_text(
         "#!/bin/sh\nmkdir -p $7/etc; for name in resolv.conf hostname passwd; do echo mine >$7/etc/$name; done\n"
         "cat $WGETRC\n"
@@ -371,16 +371,16 @@ def test_a_base_has_no_files_of_the_machine_that_made_it_and_waits_for_no_server
     (tmp_path / "debootstrap").chmod(0o755)
     header = Header("debootstrap", "stable", "file:///mirror")
     step = LayerBuild(
-        build_machine(ENGINE, maps_ids=False),
+        build_machine(ENGINE, has_subids=False),
         {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
         Definition("01-a", ("a",), None, Sections(header), ()),
         tmp_path,
         io.BytesIO(),
-        said.append,
+        reported.append,
     )
     write_files(step, tmp_path / "root", SimpleNamespace())  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "root/etc").iterdir()] == ["passwd"]
-    assert said == ["timeout = 300", "tries = 3"]
+    assert reported == ["timeout = 300", "tries = 3"]
 
 
 # what an image says about itself
@@ -444,7 +444,7 @@ def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path
         (base / name).unlink()
     (base / "usr/lib/sysimage/rpm/Packages.db").touch()
     shutil.rmtree(base / "var/lib/rpm")
-    (base / "var/lib/rpm").symlink_to("../../usr/lib/sysimage/rpm")  # under two names, and told once
+    (base / "var/lib/rpm").symlink_to("../../usr/lib/sysimage/rpm")  # under two names, and reported once
     for environment in ("opt/conda", "opt/conda/envs/py_3.12"):
         (base / environment / "conda-meta").mkdir(parents=True)
     with open_image(base) as opened:
@@ -454,7 +454,7 @@ def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path
         ]
 
 
-# what is told while it runs
+# what is printed while it runs
 
 
 def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -463,16 +463,16 @@ def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -
     progress.step_started("01-a", 59.0)
     progress.line("compiling x\x1b[2J")
     deadline = time.monotonic() + 10
-    told = ""
-    while "so far" not in told and time.monotonic() < deadline:
+    output = ""
+    while "so far" not in output and time.monotonic() < deadline:
         time.sleep(0.02)
-        told += capsys.readouterr().err
+        output += capsys.readouterr().err
     progress.step_done(BuildStage("01-a", 61.0, 120.0, 5 << 20, reused=False))
     progress.stop()
-    told += capsys.readouterr().err
-    assert "[1/2] 01-a (59.0 s the last time)" in told
-    assert r"      > compiling x\x1b[2J" in told
-    assert "cpu 2 min" in told
+    output += capsys.readouterr().err
+    assert "[1/2] 01-a (59.0 s the last time)" in output
+    assert r"      > compiling x\x1b[2J" in output
+    assert "cpu 2 min" in output
 
 
 def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_the_same(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_th
 
     def key(*below: Definition, content: str = "b") -> str:
         chain = [*below, replace(vllm, name=f"0{len(below) + 1}-vllm")]
-        return kept_key([BuildStep(one, {"files": {}}) for one in chain], len(below), content).digest
+        return compile_cache_key([BuildStep(one, {"files": {}}) for one in chain], len(below), content).digest
 
     same = key(base, torch)
     assert key(base, torch, other) == same, "whatever lies between"
@@ -503,19 +503,19 @@ def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_th
 
 def of_layer(name: str, kept: Path, *, has_ended: bool = True) -> Any:
     """A layer while it is built, as far as it keeps something."""
-    return SimpleNamespace(definition=SimpleNamespace(layers=(name,)), kept=kept, has_ended=has_ended)
+    return SimpleNamespace(definition=SimpleNamespace(layers=(name,)), compile_cache=kept, has_ended=has_ended)
 
 
-def kept_by(cache: LayerCache, folder: Path, script: Callable[[Path], None], *, has_ended: bool = True) -> list[str]:
-    """What is told of a run of a stand-in for a script, which has one folder."""
-    told: list[str] = []
+def notices_of(cache: LayerCache, folder: Path, script: Callable[[Path], None], *, has_ended: bool = True) -> list[str]:
+    """What is reported of a run of a stand-in for a script, which has one folder."""
+    notices: list[str] = []
     shutil.rmtree(folder, ignore_errors=True)
-    with keeping(cache, CacheKey({"kept": 1}), of_layer("vllm", folder, has_ended=has_ended), told.append):
+    with keeping(cache, CacheKey({"kept": 1}), of_layer("vllm", folder, has_ended=has_ended), notices.append):
         script(folder)
-    return told
+    return notices
 
 
-def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp_path: Path) -> None:
+def test_what_a_later_run_compiles_is_cached_too_and_what_it_takes_out_is_gone(tmp_path: Path) -> None:
     cache, folder = LayerCache(tmp_path / "cache"), tmp_path / "kept"
     seen: list[dict[str, str]] = []
 
@@ -527,13 +527,13 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
 
         return script
 
-    assert kept_by(cache, folder, compiles("a", "1")) == []
-    kept_by(cache, folder, compiles("b", "2"))
-    kept_by(cache, folder, compiles("a", "3"))
-    assert kept_by(cache, folder, compiles("a", "3")) == ["vllm: compile cache kept, 10 KiB"]
+    assert notices_of(cache, folder, compiles("a", "1")) == []
+    notices_of(cache, folder, compiles("b", "2"))
+    notices_of(cache, folder, compiles("a", "3"))
+    assert notices_of(cache, folder, compiles("a", "3")) == ["vllm: compile cache kept, 10 KiB"]
     assert seen == [{}, {"a": "1"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
-    kept_by(cache, folder, compiles("c", "half a wheel"), has_ended=False)
-    kept_by(cache, folder, compiles("a", "3"))
+    notices_of(cache, folder, compiles("c", "half a wheel"), has_ended=False)
+    notices_of(cache, folder, compiles("a", "3"))
     assert seen[-1] == {"a": "3", "b": "2"}, "the script before did not come to its end"
 
     def takes_out(kept: Path) -> None:
@@ -546,7 +546,7 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
     there = cache.find(CacheKey({"kept": 1}))
     assert there is not None
     (before := tmp_path / "before").hardlink_to(there.data)
-    kept_by(cache, folder, compiles("a", "3"))
+    notices_of(cache, folder, compiles("a", "3"))
     assert there.data.samefile(before), "the same again is not written again"
 
     with pytest.MonkeyPatch.context() as patch:
@@ -555,9 +555,9 @@ def test_what_a_later_run_compiles_is_kept_too_and_what_it_takes_out_is_gone(tmp
             compiles("a", "4")(kept)
             patch.setattr("lumiimg.build.cache.file_sha256", full)
 
-        assert "is not kept" in kept_by(cache, folder, fills_the_disk)[-1]
+        assert "is not kept" in notices_of(cache, folder, fills_the_disk)[-1]
     assert cache.find(CacheKey({"kept": 1})) == there, "what was kept before stays"
-    kept_by(cache, folder, takes_out)
+    notices_of(cache, folder, takes_out)
     assert cache.find(CacheKey({"kept": 1})) is None
 
 
@@ -592,18 +592,18 @@ def layers_of(root: Path, chain: Sequence[Definition], way: Any, progress: Any, 
 
 
 def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
-    """Build a base and two layers by the stand-in; return what was built, what the top says, and what was told."""
+    """Build a base and two layers by the stand-in; return what was built, what the top says, and what was printed."""
     stand = Stand(LayerCache(root / "cache"))
     stand.prunes = prunes
-    told: list[str] = []
+    notices: list[str] = []
     progress = Progress()
-    progress.notice = told.append  # type: ignore[method-assign, assignment]
+    progress.notice = notices.append  # type: ignore[method-assign, assignment]
     base = definition(root, "01-base", layers=("base",))
     lower = replace(base, name="02-lower", layers=("lower",), parent="01-base", sections=on("01-base"))
     upper = replace(lower, name="03-upper", layers=("upper",), parent="02-lower", sections=on("02-lower"))
     texts = layers_of(root, [base, lower, upper], stand, progress)
     assert "".join(texts[2].splitlines(keepends=True)[:-1]) == texts[1], "it lies over what it was built on"
-    return stand.built, texts[2], "\n".join(told)
+    return stand.built, texts[2], "\n".join(notices)
 
 
 def entry(root: Path, layer: str) -> CacheEntry:
@@ -626,21 +626,21 @@ def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_pat
 
 
 @pytest.mark.threat
-def test_a_damaged_layer_is_built_again_and_that_is_told(tmp_path: Path) -> None:
+def test_a_damaged_layer_is_built_again_and_that_is_reported(tmp_path: Path) -> None:
     """Also where a disk lost bytes, which changes no time."""
     run(tmp_path)
     spoiled = entry(tmp_path, "lower").data
     seen, data = spoiled.stat(), spoiled.read_bytes()
     spoiled.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     os.utime(spoiled, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    built, _, told = run(tmp_path)
+    built, _, done = run(tmp_path)
     assert built == ["02-lower", "03-upper"]
-    assert told == "lower: was damaged in the cache, and is removed"
+    assert done == "lower: was damaged in the cache, and is removed"
 
 
 @pytest.mark.threat
 def test_a_file_that_is_changed_while_the_image_is_built_ends_the_build(tmp_path: Path) -> None:
-    """Else a layer would be kept under the digest of another file."""
+    """Else a layer would be stored under the digest of another file."""
 
     class Changes(Stand):
         def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
@@ -658,7 +658,7 @@ def test_pruning_while_a_build_runs_takes_nothing_from_it(tmp_path: Path) -> Non
     assert run(tmp_path, prunes=True)[0] == ["01-base", "02-lower", "03-upper"]
 
 
-def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(tmp_path: Path) -> None:
+def test_a_compile_cache_that_cannot_be_unpacked_is_compiled_again(tmp_path: Path) -> None:
     cache = LayerCache(tmp_path / "cache")
     bad, zeros = tmp_path / "data.tar", tmp_path / "zeros"
     zeros.touch()
@@ -669,9 +669,9 @@ def test_what_was_kept_and_cannot_be_unpacked_is_compiled_again(tmp_path: Path) 
             subprocess.run(["tar", "-C", tmp_path, *words, "-cf", bad, "zeros"], check=True)
         cache.store(CacheKey({"kept": 1}), bad, layers=("vllm (compiled)",), seconds=0.0)
         seen: list[bool] = []
-        told = kept_by(cache, tmp_path / "kept", lambda kept, seen=seen: seen.append(kept.exists()))  # type: ignore[misc]
-        assert (seen, len(told)) == ([False], 1), words
-        assert "cannot be unpacked, so everything is compiled again" in told[0]
+        notices = notices_of(cache, tmp_path / "kept", lambda kept, seen=seen: seen.append(kept.exists()))  # type: ignore[misc]
+        assert (seen, len(notices)) == ([False], 1), words
+        assert "cannot be unpacked, so everything is compiled again" in notices[0]
         assert list(cache.entries()) == []
 
 
@@ -691,9 +691,9 @@ class Scripts:
         post = step.definition.sections.post
         if post == "false\n":
             raise FailedError("the script failed")
-        self.did.append(step.definition.name + ("" if step.kept.exists() else " compiles"))
-        step.kept.mkdir(parents=True, exist_ok=True)
-        (step.kept / "x.whl").write_text("x")
+        self.did.append(step.definition.name + ("" if step.compile_cache.exists() else " compiles"))
+        step.compile_cache.mkdir(parents=True, exist_ok=True)
+        (step.compile_cache / "x.whl").write_text("x")
         target.write_text(post)
 
 
@@ -704,10 +704,10 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
         above = replace(base, name="02-b", layers=("b",), parent="01-a", sections=replace(on("01-a"), post="make\n"))
         scripts = Scripts()
         with suppress(FailedError):
-            layers_of(tmp_path, [base, above], scripts, Progress(), is_whole=True)
+            layers_of(tmp_path, [base, above], scripts, Progress(), is_intact=True)
         return scripts.did
 
-    assert [step.name for step in steps_of([definition(tmp_path)], build_machine(ENGINE, maps_ids=False))] == ["01-a"]
+    assert [step.name for step in steps_of([definition(tmp_path)], build_machine(ENGINE, has_subids=False))] == ["01-a"]
     assert build("false\n") == ["00-bootstrap"], "no layer is tried on a base that failed"
     assert build("true\n") == ["01-a compiles", "02-b compiles"]
     assert {entry.layers for entry in LayerCache(tmp_path / "cache").entries()} >= {("a (bootstrap)",), ("a",), ("b",)}
@@ -720,10 +720,10 @@ def test_a_link_that_a_script_leaves_in_place_of_what_it_keeps_is_not_followed(t
     """Into the cache would go the user's files, and into the next build of that layer, which has a network."""
     (tmp_path / "ssh").mkdir()
     (tmp_path / "ssh/id").write_text("private")
-    key, told = CacheKey({"kept": 1}), list[str]()
+    key, notices = CacheKey({"kept": 1}), list[str]()
     for number, link in enumerate(("work/layer/kept", "work/layer", "work/layer/kept/below", "work/layer/kept/id")):
         cache, folder = LayerCache(tmp_path / f"cache{number}"), tmp_path / f"{number}"
-        with keeping(cache, key, of_layer("layer", folder / "work/layer/kept"), told.append):
+        with keeping(cache, key, of_layer("layer", folder / "work/layer/kept"), notices.append):
             place = folder / link
             place.parent.mkdir(parents=True)
             place.symlink_to(tmp_path / ("ssh/id" if link.endswith("id") else "ssh"))
@@ -762,13 +762,13 @@ def test_each_known_failure_is_found_in_its_example(entry: dict[str, str]) -> No
     assert entry["source"]
 
 
-def test_the_telling_line_is_the_scripts_not_the_engines() -> None:
+def test_the_last_words_are_the_scripts_not_the_engines() -> None:
     output = "+ make\nmake: *** [all] Error 2\n\x1b[31mFATAL:   While performing build: exit status 2\x1b[0m\n"
-    assert telling_line(output) == "make: *** [all] Error 2"
-    assert telling_line("") == ""
+    assert last_words(output) == "make: *** [all] Error 2"
+    assert last_words("") == ""
     only_the_engine = "INFO:    gocryptfs not found, will not be able to use gocryptfs\n+ exit 3\n"
-    assert telling_line(only_the_engine) == ""
-    assert telling_line(f"FATAL:   no room\n{only_the_engine}") == "FATAL:   no room"
+    assert last_words(only_the_engine) == ""
+    assert last_words(f"FATAL:   no room\n{only_the_engine}") == "FATAL:   no room"
 
 
 LIBRARY = "check() {\n    test -e /nowhere\n}\n"
@@ -809,7 +809,7 @@ def test_what_a_script_stopped_at_is_named_though_it_printed_nothing(body: str, 
     sections = Sections(Header("localimage", "x.sif"), post=SCRIPT.replace("BODY", body))
     one = Definition("01-a", ("a",), "00", sections, ())
     with (tmp_path / "log").open("wb") as log:
-        step = LayerBuild(build_machine(ENGINE, maps_ids=True), {}, one, tmp_path, log, lambda _: None)
+        step = LayerBuild(build_machine(ENGINE, has_subids=True), {}, one, tmp_path, log, lambda _: None)
         argv = step.script(str(step.work))
         done = process.run(argv, env={"LIBRARY": f"{tmp_path}/lib.sh", "PATH": os.environ["PATH"]}, cwd=tmp_path)
         with pytest.raises(FailedError) as refused:

@@ -1,4 +1,4 @@
-"""`lumiimg cache`, `build --why` and room to build in: what is said of results that are kept, without an engine."""
+"""`lumiimg cache`, `build --why` and room to build in: what is reported of results that are stored, without an engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache, verify
-from lumiimg.build.keys import BuildStep, CacheLookup, content_with, why_rebuilt
+from lumiimg.build.keys import BuildStep, CacheLookup, content_after, why_rebuilt
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError
@@ -97,7 +97,7 @@ def test_an_entry_that_was_carried_is_used_whole_or_not_at_all(cache: LayerCache
         text = {**json.loads(path.read_text()), **spoiled} if isinstance(spoiled, dict) else spoiled
         path.write_bytes(os.fsencode(text) if isinstance(text, str) else json.dumps(text).encode())
         found = there.find(key)
-        assert (found is not None and found.is_whole) is (name == "as it was"), name
+        assert (found is not None and found.is_intact) is (name == "as it was"), name
         is_fault = name not in {"as it was", "an older format"}
         assert [fault.key for fault in verify(there).faults] == [kept.key] * is_fault, name
 
@@ -132,10 +132,10 @@ def test_entries_of_an_older_lumiimg_are_not_found_and_go_by_prune_or_by_their_k
     assert cache.names() == []
 
 
-def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, capsys: Capture) -> None:
+def test_why_shows_that_what_is_below_came_out_differently(cache: LayerCache, capsys: Capture) -> None:
     base, upper = {"definition": "base\n"}, {"definition": "vllm\n"}
     below = keep(cache, "base", b"1")
-    keep(cache, "vllm", b"2", below=content_with("", below))
+    keep(cache, "vllm", b"2", below=content_after("", below))
     assert why(cache, base, upper, of="vllm").entry is not None
     cache.remove(below.key)
     answer = why(cache, base, upper, of="vllm")
@@ -148,7 +148,7 @@ def test_why_tells_that_what_is_below_came_out_differently(cache: LayerCache, ca
     assert "the layer below it came out differently" in capsys.readouterr().out
 
 
-def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
+def test_why_shows_how_old_the_base_is_also_of_one_that_was_carried(
     cache: LayerCache, tmp_path: Path, capsys: Capture
 ) -> None:
     base, upper = {"definition": "base\n"}, {"definition": "vllm\n"}
@@ -162,9 +162,9 @@ def test_why_tells_how_old_the_base_is_also_of_one_that_was_carried(
         assert f"its base base was built on 2026-09-21 {again}" in page
 
 
-def test_why_tells_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
+def test_why_shows_the_least_difference(cache: LayerCache, capsys: Capture) -> None:
     base = {"definition": "base\n"}
-    content = content_with("", keep(cache, "base", b"0"))
+    content = content_after("", keep(cache, "base", b"0"))
     keep(cache, "vllm", b"1", files={"files/vllm/a": "1"}, below="p", engine="apptainer")
     near = keep(cache, "vllm", b"2", files={"files/vllm/a": "2"}, below=content, engine="apptainer")
     wanted = {
@@ -244,15 +244,15 @@ def test_why_is_asked_of_what_a_build_would_build(
     monkeypatch.setattr("lumiimg.cli.image_build.host_for_builds", lambda *_: machine)
     with serve(World(wheels=wheels_of_layers(), of_layers=wheels_of_layers())) as world:
         for words in REQUESTS if EVERYTHING else REQUESTS[:3]:  # vLLM's take seconds
-            said: list[tuple[int, str]] = []
+            reported: list[tuple[int, str]] = []
             names = layers_of(words, capsys)
             for more in (["-o", str(tmp_path / "x.sif"), "--quiet"], ["--why", names[-1] if names else "x", "--quiet"]):
                 with monkeypatch.context() as patch:
                     patch.setattr("lumiimg.build.keys.layer_inputs", keys)
                     code = main(["build", *words, *more, *world.mirrors])
-                said.append((code, capsys.readouterr().err))
-            assert said[0] == said[1], words
-            assert len(reached) == (2 if names else 0), (words, said)
+                reported.append((code, capsys.readouterr().err))
+            assert reported[0] == reported[1], words
+            assert len(reached) == (2 if names else 0), (words, reported)
             assert reached[:1] == reached[1:], words
             reached.clear()
 

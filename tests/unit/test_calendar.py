@@ -16,8 +16,8 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.core.errors import ExitCode
 from tests.shared import fabric_builder
 from tests.shared.clock import ahead_by
+from tests.shared.doc_files import DOCKERFILE
 from tests.shared.programs import EVERYTHING, sampled
-from tests.shared.shelf import DOCKERFILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -153,6 +153,6 @@ def test_answers_are_the_same_in_a_hundred_days_in_a_year_and_in_three(tmp_path:
         days: dict(zip(map(" ".join, commands), answers_by(days, commands, tmp_path), strict=True)) for days in DAYS
     }
     assert {by_day[0][" ".join(words)][0] for words in good} == {ExitCode.GOOD}, by_day[0]
-    assert not [(words, said) for words, (code, said) in by_day[0].items() if code == ExitCode.BAD_INPUT]
+    assert not [(words, expected) for words, (code, expected) in by_day[0].items() if code == ExitCode.BAD_INPUT]
     for days in DAYS:
         assert by_day[days] == by_day[0], f"in {days} days"

@@ -354,13 +354,13 @@ NO_NAMES = (
 def test_a_name_is_a_base_with_what_it_says_and_one_that_says_less_is_none() -> None:
     catalogue = open_catalogue(HOME)
     for name, base, has in NAMES:
-        assert catalogue.meant_by(name) == base
+        assert catalogue.resolve_base_name(name) == base
         found = catalogue.base(base)
         assert has.items() <= found.has.items(), name
         assert found.bootstraps, name
         assert NAME.fullmatch(base), "a lock can have it"
     for name in NO_NAMES:
-        assert catalogue.meant_by(name) == name
+        assert catalogue.resolve_base_name(name) == name
     assert SEPTEMBER in catalogue.base_names()
     places = [one.origin for one in catalogue.base(SEPTEMBER).bootstraps]
     folder = "/appl/local/laifs/containers/lumi-multitorch-u24r72f21m50t211-20260929_104918"
@@ -379,9 +379,9 @@ def test_a_base_by_its_name_is_a_doubt_and_where_the_file_is_that_is_read(
     (image / "opt/rocm/.info/version").write_text("7.0.2-1\n")
     for base, rocm in ((SEPTEMBER, "7.2"), (str(image), "7.0.2")):
         main(["explain", "--base", base, "--site", "lumi", "--verbose"])
-        said = unwrapped(capsys.readouterr().out)
-        assert f"rocm {rocm}" in said or f"ROCm {rocm}" in said
-        assert ("from its name, it has rocm 7.2" in said) == (base == SEPTEMBER)
+        output = unwrapped(capsys.readouterr().out)
+        assert f"rocm {rocm}" in output or f"ROCm {rocm}" in output
+        assert ("from its name, it has rocm 7.2" in output) == (base == SEPTEMBER)
 
 
 @pytest.mark.usefixtures("clean_home")

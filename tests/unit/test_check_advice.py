@@ -17,13 +17,13 @@ from lumiimg.cli.commands import parser_for
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Severity
-from lumiimg.host.container_view import told_to_engine
+from lumiimg.host.container_view import as_engine_variables
 from lumiimg.joblog import vocabulary
 from tests.shared import checks, fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.job.bases import make
 from tests.shared.job.changes import CHANGES
-from tests.shared.job.ground import ground_of_stand_ins
+from tests.shared.job.system import stand_in_system
 from tests.shared.job.world import PLUGIN, World, clone
 from tests.shared.programs import EVERYTHING, sampled
 
@@ -44,11 +44,11 @@ LAYER = "/opt/aws-ofi-nccl/lib"
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("advice")
-    return make("torch-of-rocm", folder / "good", ground_of_stand_ins(folder / "ground"))
+    return make("torch-of-rocm", folder / "good", stand_in_system(folder / "system"))
 
 
 def checked(world: World, variables: dict[str, str]) -> CheckReport:
-    environment = told_to_engine(variables)
+    environment = as_engine_variables(variables)
     return checks.checked(world.root, environment, program=world.program, machine=SITE)
 
 
@@ -270,7 +270,7 @@ _ASKED = (
 
 
 def faulty_image(root: Path, plugin: str, rocm: str | None) -> None:
-    """Make an image that several things stand against."""
+    """Make an image with several obstacles."""
     fabric_builder.image(
         root, glibc=28 if plugin == "for an older host" else 41, plugin=plugin.startswith(("there", "f"))
     )
@@ -282,7 +282,7 @@ def faulty_image(root: Path, plugin: str, rocm: str | None) -> None:
         (root / "opt/rocm/.info/version").write_text(f"{rocm}-1\n")
 
 
-def test_no_command_that_is_proposed_is_refused_whatever_stands_against_an_image(
+def test_no_command_that_is_proposed_is_refused_whatever_the_obstacle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean_home: Path
 ) -> None:
     """Two and three faults at once, on machines whose driver takes the ROCm or not, where outputs are there already."""
@@ -302,8 +302,8 @@ def test_no_command_that_is_proposed_is_refused_whatever_stands_against_an_image
         image = f"{number}/{name}"
         faulty_image(tmp_path / image, plugin, rocm)
         main(shlex.split(asked.format(shlex.quote(image))))
-        said = "".join(capsys.readouterr())
-        proposed |= dict.fromkeys(_NEXT.findall(said), f"{asked}: {plugin}, ROCm {rocm}")
+        output = "".join(capsys.readouterr())
+        proposed |= dict.fromkeys(_NEXT.findall(output), f"{asked}: {plugin}, ROCm {rocm}")
     assert len(proposed) > 6
     assert main(["adapt", "0/my image", "--site", "lumi", "--dry-run"]) == ExitCode.NO
     of_adapt = capsys.readouterr().err.rpartition("on another base: ")[2].strip()

@@ -1,4 +1,4 @@
-"""The probe level: from what the programs print, real output kept in tests/fixtures/probes, to findings and answer."""
+"""The probe level: from what the programs print, real output stored in tests/fixtures/probes, to findings and answer."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ def test_what_the_probes_print_is_a_finding_with_its_proof() -> None:
         found = by_id(result)
         finding = found[identity]
         assert finding.severity is severity, case
-        told = "\n".join((finding.summary, finding.cause or "", *finding.evidence, *finding.remedy))
-        assert case["says"] in told, case
+        message = "\n".join((finding.summary, finding.cause or "", *finding.evidence, *finding.remedy))
+        assert case["says"] in message, case
         if severity is BAD:
             assert answer(result) is Answer.NO, identity
         if "signal-in-rccl" in case["hands"]:  # which is not blamed on the plugin
@@ -186,7 +186,7 @@ def test_what_the_probes_print_is_a_finding_with_its_proof() -> None:
             assert answer(result) is Answer.UNDECIDED
 
 
-def test_a_version_that_the_bytes_do_not_tell_is_asked_of_the_library() -> None:
+def test_a_version_that_the_bytes_do_not_show_is_asked_of_the_library() -> None:
     unknown = replace(ABSENT, rccl_version=None, plugin_files=(), accepts=())
     recorded = Recorded(run("rccl-ofi-nccl"), run("handshake-ofi-nccl"))
     static = StaticResult(unknown)
@@ -335,7 +335,9 @@ def test_start_up_code_may_print_lines_of_ours(real_torch: Torch) -> None:
         "".join(f"print('@probe {line}', flush=True)\n" for line in (*lines, "python program=/%0A%1B[2J"))
     )
     seen = process(real_torch.seen())
-    assert all(name.startswith(("NCCL_", "FI_", "PYTHONPATH")) for name, _ in seen.set_by_itself), seen.set_by_itself
+    assert all(name.startswith(("NCCL_", "FI_", "PYTHONPATH")) for name, _ in seen.variables_to_pass), (
+        seen.variables_to_pass
+    )
     assert "\x1b" not in seen.program
 
 

@@ -115,8 +115,8 @@ def by_id(result: RunResult) -> dict[str, Finding]:
 
 def answer(result: RunResult, *below: Finding) -> tuple[Answer, str]:
     findings = merge_levels([], below, result.findings.found)
-    told = decide(findings, FabricPath(), level=Level.RUN, level_was_asked_for=False)
-    return told, sentence(told, findings, Level.RUN)
+    reported = decide(findings, FabricPath(), level=Level.RUN, level_was_asked_for=False)
+    return reported, sentence(reported, findings, Level.RUN)
 
 
 # ---- what a collective proves
@@ -208,8 +208,8 @@ def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, An
     result = ran(tmp_path, network, **how)
     finding = by_id(result)[identity]
     assert finding.severity is severity
-    told = " ".join((finding.summary, finding.cause or "", *finding.remedy[:1]))
-    assert [words for words in says if words not in told] == []
+    message = " ".join((finding.summary, finding.cause or "", *finding.remedy[:1]))
+    assert [words for words in says if words not in message] == []
     decided, words = answer(result)
     assert decided is ANSWERS[severity]
     if severity is OPEN:  # what the probes saw stands
@@ -241,8 +241,8 @@ def test_one_node_shows_what_rccl_selects_and_that_two_would_decide(tmp_path: Pa
     assert selected.remedy[0].startswith("two nodes would decide it")
     assert answer(result)[0] is Answer.UNDECIDED
     listens = Finding("provider.cxi", Severity.OK, Level.PROBE, "listens")
-    told, words = answer(result, listens)
-    assert told is Answer.NO_OBSTACLE
+    report, words = answer(result, listens)
+    assert report is Answer.NO_OBSTACLE
     assert words.startswith("no obstacle found at level probe:"), "the run adds nothing to what the probe proved"
 
 

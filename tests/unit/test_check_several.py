@@ -87,14 +87,14 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     assert lines[0] == "NO for 3 images, 2 cannot be read, no obstacle found for 13 (of 18)"
     assert len(lines) <= 24
     loop = next(line for line in out.splitlines() if "lumiimg adapt" in line).partition("for image in ")[2]
-    said = subprocess.run(
+    done = subprocess.run(
         ["bash", "-c", f"lumiimg() {{ printf '<%s>' \"$@\"; echo; }}; for image in {loop}"],
         capture_output=True,
         text=True,
         check=True,
     )
     adapted = "<adapt><./{0}><--host><{1}><-o><./{0}-with-plugin.sif>"
-    assert [line.replace("<--site><generic>", "") for line in said.stdout.splitlines()] == [
+    assert [line.replace("<--site><generic>", "") for line in done.stdout.splitlines()] == [
         adapted.format(name, node) for name in ("-no-plugin", "no plugin")
     ]
     assert (
@@ -105,8 +105,8 @@ def test_many_images_are_explained_on_one_screen_with_the_worst_first(
     assert run(capsys, "explain", "needs-host-0", "--host", node, "needs-host-1")[0] == ExitCode.GOOD
     code, out, err = run(capsys, "explain", "needs-host-0", "old", "a.txt", "--json", "--host", node)
     assert (code, "1 cannot be read" in err) == (ExitCode.NO, True)
-    told = [validated(line, "explain-image") for line in out.splitlines()]
-    assert [(one["image"], one["decision"]) for one in told] == [("needs-host-0", "ok"), ("old", "refused")]
+    output_lines = [validated(line, "explain-image") for line in out.splitlines()]
+    assert [(one["image"], one["decision"]) for one in output_lines] == [("needs-host-0", "ok"), ("old", "refused")]
 
 
 def test_images_of_one_fate_and_two_cures_have_both_and_no_loop_writes_a_file_twice(
@@ -134,8 +134,8 @@ def test_a_loop_over_images_gives_each_turn_a_file_of_its_own_that_the_command_t
         out = check(capsys, "--site", "lumi", "--", *some)[1]
         loop = next(line.removeprefix("next:  ") for line in out.splitlines() if line.startswith("next:"))
         script = f"lumiimg() {{ printf '%s\\0' \"$@\" $'\\n'; }}; {loop}"
-        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
-        turns = [turn.strip("\0").split("\0") for turn in said.split("\n\0") if turn]
+        output = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+        turns = [turn.strip("\0").split("\0") for turn in output.split("\n\0") if turn]
         asked = [parser_for(words).parse_args(words) for words in turns]
         assert [(images / one.base).resolve() for one in asked] == [(images / name).resolve() for name in some]
         written = {(images / one.output).resolve() for one in asked}

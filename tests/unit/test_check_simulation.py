@@ -34,7 +34,7 @@ def found(name: str, *, probed: str | None = PLUGIN, inconclusive: str | None = 
     return finding
 
 
-def test_a_plugin_that_rccl_takes_is_told_with_rccls_own_line_and_makes_no_answer_green() -> None:
+def test_a_plugin_that_rccl_takes_is_reported_with_rccls_own_line_and_makes_no_answer_green() -> None:
     finding = found("taken")
     assert finding.severity is Severity.OK
     assert finding.where == PLUGIN

@@ -18,7 +18,7 @@ from lumiimg.check.pipeline import final_findings
 from lumiimg.check.probe.task import inconclusive_because
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.files import check_libraries
-from lumiimg.check.static.variables import doubted
+from lumiimg.check.static.variables import as_doubts
 from lumiimg.cli.main import main
 from lumiimg.core.access import BytesInMemory
 from lumiimg.core.errors import ExitCode
@@ -181,8 +181,8 @@ def test_a_variable_that_only_a_shell_knows_is_an_open_question_and_no_obstacle(
         if not is_sure and code != "plugin.other-name":  # which is open by what is not seen, too
             assert "cannot be known without running" in (found.cause or ""), line
         if name in {"NCCL_NET", "FI_PROVIDER"}:
-            told = check(root, {f"APPTAINERENV_{name}": value})
-            assert finding(told, code).severity is Severity.PROBLEM, "whoever starts it decides"
+            report = check(root, {f"APPTAINERENV_{name}": value})
+            assert finding(report, code).severity is Severity.PROBLEM, "whoever starts it decides"
 
 
 def test_no_problem_stays_one_where_a_variable_on_which_it_hangs_is_in_doubt(root: Path) -> None:
@@ -206,17 +206,19 @@ def test_no_problem_stays_one_where_a_variable_on_which_it_hangs_is_in_doubt(roo
             script.write_text(f"{line}\n")
             with open_image(root) as image:
                 variables = read_variables(image, {})
-                told = {each.id for each in doubted(found, variables) if each.severity is Severity.UNKNOWN}
-                assert wanted <= told, (line, wanted - told)
-                assert {each.severity for each in doubted(found, variables, {name})} == {Severity.PROBLEM}
+                reported = {each.id for each in as_doubts(found, variables) if each.severity is Severity.UNKNOWN}
+                assert wanted <= reported, (line, wanted - reported)
+                assert {each.severity for each in as_doubts(found, variables, {name})} == {Severity.PROBLEM}
             assert any(f"only a shell knows the value of {name}" in each.summary for each in check(root).findings)
         script.write_text("eval true\n")
         with open_image(root) as image:
-            told = {each.id for each in doubted(found, read_variables(image, {})) if each.severity is Severity.UNKNOWN}
-        assert wanted <= told
+            reported = {
+                each.id for each in as_doubts(found, read_variables(image, {})) if each.severity is Severity.UNKNOWN
+            }
+        assert wanted <= reported
     nothing = Finding("rccl.absent", Severity.PROBLEM, Level.STATIC, "no RCCL is in the image")
     with open_image(root) as image:
-        assert doubted([nothing], read_variables(image, {})) == (nothing,)
+        assert as_doubts([nothing], read_variables(image, {})) == (nothing,)
 
 
 def test_what_scripts_come_to_is_answered_as_what_a_shell_then_has_or_left_open(root: Path, tmp_path: Path) -> None:
@@ -392,8 +394,8 @@ def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:
     """A plugin with these strings, libfabric with cxi, libcxi: nothing missing."""
     libcxi = library(root / LIB / "libcxi.so.1")
     libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)
-    said = "".join(f'"{text}\\0" ' for text in strings)
-    source = f'int ncclNetPlugin_v{accepts}; const char said[] = "\\0" {said};'
+    message = "".join(f'"{text}\\0" ' for text in strings)
+    source = f'int ncclNetPlugin_v{accepts}; const char said[] = "\\0" {message};'
     library(root / LIB / "librccl-net.so", libfabric, source=source)
 
 
@@ -415,13 +417,13 @@ def test_a_network_that_the_plugin_is_not_seen_to_have_is_not_green(root: Path) 
         for name in has:
             assert "network.forced" not in severities(check(root, {"NCCL_NET": name})), (strings, name)
         for name in lacks:
-            told = finding(check(root, {"NCCL_NET": name}), "network.forced")
-            assert (name, told.severity) == (name, Severity.UNKNOWN)
-            assert f"NCCL_NET={name}" in told.summary
+            reported = finding(check(root, {"NCCL_NET": name}), "network.forced")
+            assert (name, reported.severity) == (name, Severity.UNKNOWN)
+            assert f"NCCL_NET={name}" in reported.summary
         assert checked(root, {"NCCL_NET": lacks[0]}).answer is Answer.UNDECIDED
     for name, says in (("Socket", "TCP sockets"), ("IB", "InfiniBand or end")):  # of RCCL itself
-        told = finding(check(root, {"SINGULARITYENV_NCCL_NET": name}), "network.forced")
-        assert (told.severity, says in told.summary) == (Severity.PROBLEM, True), name
+        reported = finding(check(root, {"SINGULARITYENV_NCCL_NET": name}), "network.forced")
+        assert (reported.severity, says in reported.summary) == (Severity.PROBLEM, True), name
     whole_path(root, "AWS Libfabric")
     for harmless in ({"NCCL_NET": "AWS Libfabric"}, {"FI_PROVIDER": "cxi,tcp"}, {"FI_PROVIDER": "^tcp"}):
         assert checked(root, harmless).answer is Answer.NO_OBSTACLE
@@ -437,14 +439,14 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     conf(root, "NCCL_NET=Socket\nNCCL_NET=AWS Libfabric\nFI_PROVIDER=tcp\n")
     report = checked(root)
     assert report.answer is Answer.NO
-    told = {finding.id: finding for finding in report.findings}
-    assert told["network.forced"].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
-    assert told["network.forced"].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
-    assert told["provider.excluded"].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
+    reported = {finding.id: finding for finding in report.findings}
+    assert reported["network.forced"].summary.startswith("NCCL_NET=Socket in /etc/rccl.conf ")
+    assert reported["network.forced"].remedy[0].startswith("take NCCL_NET out of the image's /etc/rccl.conf")
+    assert reported["provider.excluded"].summary.startswith("FI_PROVIDER=tcp in /etc/rccl.conf ")
     of_user = {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "cxi"}
     assert checked(root, of_user).answer is Answer.NO_OBSTACLE
-    told_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")
-    assert "rccl.conf" not in told_by_user.summary + told_by_user.remedy[0]
+    set_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")
+    assert "rccl.conf" not in set_by_user.summary + set_by_user.remedy[0]
     # set to nothing is set
     assert finding(check(root, {"NCCL_NET": ""}), "network.forced").severity is Severity.UNKNOWN
     conf(root, "NCCL_NET_PLUGIN=of-conf\n")
@@ -454,7 +456,7 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
 
 
 @pytest.mark.parametrize("name", ["libfabric.so.1", "libcxi.so.1", "libother.so.2"])
-def test_a_library_that_the_image_has_where_nobody_looks_is_said_to_be_there(root: Path, name: str) -> None:
+def test_a_library_in_a_folder_that_is_not_searched_is_reported_as_there(root: Path, name: str) -> None:
     whole_path(root, "AWS Libfabric")
     other = library(root / LIB / "libother.so.2")
     libfabric = library(root / LIB / "libfabric.so.1", root / LIB / "libcxi.so.1", source=ROCR)
@@ -470,14 +472,14 @@ def test_a_library_that_the_image_has_where_nobody_looks_is_said_to_be_there(roo
     (root / "opt/c").mkdir()
     (root / f"opt/c/{name}").symlink_to(f"/opt/x y/lib/{name}.gone")
     code = "plugin.loads" if name == "libother.so.2" else "plugin.needs-host"
-    told = finding(check(root), code)
-    assert told.severity is (Severity.PROBLEM if code == "plugin.loads" else Severity.UNKNOWN)
-    assert told.cause == f"the loader does not look where the image has it: /opt/x y/lib/{name}"
-    assert "must come from the host" not in f"{told.summary}{told.cause}"
-    command = told.remedy[0].command or ""
+    reported = finding(check(root), code)
+    assert reported.severity is (Severity.PROBLEM if code == "plugin.loads" else Severity.UNKNOWN)
+    assert reported.cause == f"the loader does not look where the image has it: /opt/x y/lib/{name}"
+    assert "must come from the host" not in f"{reported.summary}{reported.cause}"
+    command = reported.remedy[0].command or ""
     variable, _, value = command.removeprefix("export ").partition("=")
     assert checked(root, {variable: shlex.split(value)[0]}).answer is Answer.NO_OBSTACLE, command
-    script = told.remedy[1].partition("%post: ")[2].replace("/etc/", f"{root}/etc/").replace("ldconfig", "true")
+    script = reported.remedy[1].partition("%post: ")[2].replace("/etc/", f"{root}/etc/").replace("ldconfig", "true")
     (root / "etc").mkdir()
     subprocess.run(["sh", "-euc", script], check=True)
     ldconfig(root)
@@ -492,21 +494,21 @@ def test_a_loop_of_links_is_called_one(root: Path, folder: str) -> None:
     (root / folder / "librccl-net.so").symlink_to("/opt/b")
     (root / "opt/b").symlink_to("c")
     (root / "opt/c").symlink_to(f"/{folder}/librccl-net.so")
-    told = finding(check(root), "plugin.dangling")
-    assert told.severity is Severity.PROBLEM
-    assert told.summary.endswith(" is a loop of links")
-    links = told.summary.removesuffix(" is a loop of links").split(" → ")
+    reported = finding(check(root), "plugin.dangling")
+    assert reported.severity is Severity.PROBLEM
+    assert reported.summary.endswith(" is a loop of links")
+    links = reported.summary.removesuffix(" is a loop of links").split(" → ")
     assert (len(links), {*links}) == (4, {"/opt/b", "/opt/c", f"/{folder}/librccl-net.so"})
 
 
-def test_a_library_that_is_a_loop_of_links_is_not_said_to_be_the_hosts(root: Path) -> None:
+def test_a_library_that_is_a_loop_of_links_is_not_attributed_to_the_host(root: Path) -> None:
     whole_path(root, "AWS Libfabric")
     (root / LIB / "libcxi.so.1").unlink()
     (root / LIB / "libcxi.so.1").symlink_to("libcxi.so.1.5")
     (root / LIB / "libcxi.so.1.5").symlink_to("libcxi.so.1")
-    told, name = finding(check(root), "plugin.needs-host"), f"/{LIB}/libcxi.so.1"
-    assert "must come from the host" not in told.summary
-    assert told.cause in {
+    reported, name = finding(check(root), "plugin.needs-host"), f"/{LIB}/libcxi.so.1"
+    assert "must come from the host" not in reported.summary
+    assert reported.cause in {
         f"{one} is a loop of links" for one in (f"{name} → {name}.5 → {name}", f"{name}.5 → {name} → {name}.5")
     }
     conf(root, "")
@@ -527,9 +529,9 @@ def test_a_list_of_providers_is_compared_as_libfabric_compares_it(root: Path) ->
     libcxi = root / LIB / "libcxi.so.1"
     library(root / LIB / "libfabric.so.1", libcxi, source=f'{ROCR} const char at[] = "\\0/etc/libfabric.conf";')
     assert checked(root, {"FI_PROVIDER": "cxi"}).answer is Answer.NO_OBSTACLE
-    told = finding(check(root), "provider.excluded")
-    assert told.summary == "FI_PROVIDER=tcp in /etc/libfabric.conf keeps libfabric from using cxi"
-    assert told.remedy == ("take FI_PROVIDER out of the image's /etc/libfabric.conf",)
+    reported = finding(check(root), "provider.excluded")
+    assert reported.summary == "FI_PROVIDER=tcp in /etc/libfabric.conf keeps libfabric from using cxi"
+    assert reported.remedy == ("take FI_PROVIDER out of the image's /etc/libfabric.conf",)
 
 
 def test_a_file_of_rccls_that_is_not_followed_is_not_green(root: Path) -> None:
@@ -556,8 +558,8 @@ def test_the_variable_that_names_another_file_counts_for_an_rccl_that_reads_it(r
     rccl(root / LIB / "librccl.so.1", RCCL_2_27)
     shutil.copy(root / LIB / "librccl-net.so", root / LIB / "libnccl-net.so")
     assert checked(root).answer is Answer.NO_OBSTACLE
-    told = finding(check(root, of_user), "rccl.settings")
-    assert (told.severity, told.where) == (Severity.UNKNOWN, "/scratch/rccl.conf")
+    reported = finding(check(root, of_user), "rccl.settings")
+    assert (reported.severity, reported.where) == (Severity.UNKNOWN, "/scratch/rccl.conf")
     assert checked(root, of_user).answer is Answer.UNDECIDED
 
 
@@ -570,6 +572,6 @@ def test_what_the_image_sets_to_nothing_the_user_does_not_set(root: Path) -> Non
     assert "network.forced" not in severities(check(root, {"NCCL_NET": "Socket"}))
     assert finding(check(root), "network.forced").summary.startswith("NCCL_NET= ")
     assert finding(check(root, {"APPTAINERENV_NCCL_NET": "Socket"}), "network.forced").severity is Severity.PROBLEM
-    told = finding(check(root, {"APPTAINERENV_NCCL_NET": "", "NCCL_NET": "Socket"}), "network.forced")
-    assert told.summary.startswith("NCCL_NET= ")
+    variables = finding(check(root, {"APPTAINERENV_NCCL_NET": "", "NCCL_NET": "Socket"}), "network.forced")
+    assert variables.summary.startswith("NCCL_NET= ")
     assert "provider.excluded" not in severities(check(root, {"FI_PROVIDER": "tcp"}))

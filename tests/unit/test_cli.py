@@ -94,7 +94,7 @@ WRONG_USAGE = {
     "--offlin explain x": "unrecognized arguments: --offlin, did you mean --offline?",
     "--zzz": "unrecognized arguments: --zzz (see `lumiimg --help`)",
 }
-"""Command lines, and what is said of each."""
+"""Command lines, and what is reported of each."""
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -204,7 +204,7 @@ BAD_INPUT = {
     "show folder": "an image: show ./folder",
     "show debian": "did you mean debian-13",
 }
-"""Command lines, and what is said of each."""
+"""Command lines, and what is reported of each."""
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -235,13 +235,13 @@ def test_neither_an_output_nor_a_log_of_somebody_elses_is_written_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, log = tmp_path / "it's mine.sif", tmp_path / "x.sif.log"
-    for file, target, said in (
+    for file, target, expected in (
         (output, output, "exists already; -o names another file, --force replaces it"),
         (log, tmp_path / "x.sif", "is not a build log"),
     ):
         file.write_text("precious")
         assert main(["build", "--recipe", "demo", "-o", str(target)]) == ExitCode.BAD_INPUT
-        assert said in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
         assert file.read_text() == "precious"
 
 
@@ -271,9 +271,9 @@ def test_definitions_are_written_with_all_that_they_need(
     folder = tmp_path / 'it\'s "a" folder'
     argv = ["build", "--layers", str(layers), "--base", "base", "--add", "tool", "--definitions", str(folder)]
     assert main(argv) == ExitCode.GOOD
-    said = capsys.readouterr().out
-    assert "cd " in said
-    commands = [line.strip() for line in said.splitlines() if " build --fakeroot" in line]
+    output = capsys.readouterr().out
+    assert "cd " in output
+    commands = [line.strip() for line in output.splitlines() if " build --fakeroot" in line]
     assert commands == [
         f"{engine_word()} build --fakeroot 01-base.sif 01-base.def",
         f"{engine_word()} build --fakeroot 02-tool.sif 02-tool.def",

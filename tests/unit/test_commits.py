@@ -189,7 +189,7 @@ def test_a_commit_in_capitals_is_the_commit() -> None:
 @pytest.mark.threat
 def test_no_other_place_or_way_is_taken_for_a_requirement_of_git(tmp_path: Path) -> None:
     at = "0" * 40
-    for line, said in (
+    for line, expected in (
         (f"git+{PLACE}@{at}", "name it: NAME @ git+https://HOST/REPOSITORY@COMMIT"),
         *(
             (f"egg @ git+{place}@{at}", "egg has an unsupported address")
@@ -208,7 +208,7 @@ def test_no_other_place_or_way_is_taken_for_a_requirement_of_git(tmp_path: Path)
         (tmp_path / "r.txt").write_text(f"{line}\n")
         with pytest.raises(BadInputError) as caught:
             read_own([f"{tmp_path}/r.txt"], [])
-        assert said in str(caught.value), line
+        assert expected in str(caught.value), line
         assert "sesame" not in str(caught.value)
 
 
@@ -244,7 +244,7 @@ def test_a_server_of_git_cannot_have_more_done_than_one_commit_fetched(
 def test_what_a_project_says_of_itself_must_be_what_a_lock_can_hold(
     run: Run, repository: Path, capsys: Capture
 ) -> None:
-    for text, said in (
+    for text, expected in (
         (TOOL.replace("Little.Tool", "other"), "is the project other, not little-tool"),
         (TOOL.replace("egg>=1", "egg @ https://h.test/egg.zip"), "requires a package by its address"),
         (
@@ -255,9 +255,9 @@ def test_what_a_project_says_of_itself_must_be_what_a_lock_can_hold(
         ("[", "pyproject.toml"),
     ):
         at = commit(repository, {"pyproject.toml": text})
-        assert run(f"little-tool @ git+{PLACE}@{at}") == ExitCode.NO, said
+        assert run(f"little-tool @ git+{PLACE}@{at}") == ExitCode.NO, expected
         err = " ".join(capsys.readouterr().err.split())
-        assert said in err, err
+        assert expected in err, err
     git(repository, "rm", "--quiet", "pyproject.toml")
     assert run(f"little-tool @ git+{PLACE}@{commit(repository, {'README': 'x'})}") == ExitCode.NO
     assert "has neither pyproject.toml nor setup.py" in capsys.readouterr().err
@@ -282,5 +282,5 @@ def test_a_project_at_a_commit_is_asked_for_once_and_never_in_the_place_of_what_
     Path("r.txt").write_text(f"Egg @ git+https://not.test/there@{at}\n")
     for command in ("explain", "lock", "build"):
         assert main([command, *asked, *(["--dry-run"] if command == "build" else [])]) == ExitCode.NO
-        said = capsys.readouterr()
-        assert "and the image has egg, which stays" in " ".join((said.out + said.err).split()), command
+        captured = capsys.readouterr()
+        assert "and the image has egg, which stays" in " ".join((captured.out + captured.err).split()), command

@@ -44,9 +44,9 @@ def variables(root: Path, **more: str) -> None:
 def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[ExitCode, str | None, str]:
     """Return (exit code, the RCCL that is looked at, the sentences about which it is)."""
     code = main(["check", str(root), "--level", "static", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    about = (each["summary"] for each in said["findings"] if each["id"] in {"rccl.unknown", "rccl.several"})
-    return ExitCode(code), said["path"]["rccl"], "\n".join(about)
+    report = json.loads(capsys.readouterr().out)
+    about = (each["summary"] for each in report["findings"] if each["id"] in {"rccl.unknown", "rccl.several"})
+    return ExitCode(code), report["path"]["rccl"], "\n".join(about)
 
 
 def preload(root: Path, path: Path) -> None:
@@ -77,13 +77,13 @@ def test_what_stands_before_the_rccl_of_torch_answers_in_its_place(
 ) -> None:
     """As MSCCL++'s libmscclpp_nccl.so does, which is not an RCCL, or an RCCL of another name."""
     bring(root, library(root / "opt/site/libsite_nccl.so", source=source))
-    code, rccl, said = check(root, capsys)
+    code, rccl, report = check(root, capsys)
     if bring is needed_by_torch_alone or source is OTHER:
         assert (code, rccl) == (ExitCode.GOOD, OWN)
         return
     assert rccl == "/opt/site/libsite_nccl.so"
     assert code is (ExitCode.UNDECIDED if source is SHIM else ExitCode.GOOD)
-    assert f"ncclCommInitRank for {TORCH}/libtorch_hip.so" in said
+    assert f"ncclCommInitRank for {TORCH}/libtorch_hip.so" in report
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
@@ -116,9 +116,9 @@ def test_a_call_that_nothing_answers_is_a_no(root: Path, capsys: pytest.CaptureF
     """An RCCL that torch needs, and that is another library's file under its name."""
     library(root / OWN[1:], source=OTHER)
     main(["check", str(root), "--level", "static", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    assert said["answer"] == "no"
-    assert f"{TORCH}/libtorch_hip.so calls ncclCommInitRank, and no library in its scope defines it" in str(said)
+    report = json.loads(capsys.readouterr().out)
+    assert report["answer"] == "no"
+    assert f"{TORCH}/libtorch_hip.so calls ncclCommInitRank, and no library in its scope defines it" in str(report)
 
 
 @pytest.mark.parametrize("comes_first", [False, True])
@@ -131,9 +131,9 @@ def test_a_mangled_rccl_answers_where_another_comes_behind_it(
         library(root / TORCH[1:] / "libtorch_global_deps.so", ucc, *runpath("$ORIGIN"))
     own = root / TORCH[1:] / "librccl-1a2b3c4d.so"
     library(root / TORCH[1:] / "libtorch_hip.so", *runpath("$ORIGIN"), own, ucc, source=CALLS_RCCL)
-    code, rccl, said = check(root, capsys)
+    code, rccl, report = check(root, capsys)
     assert (code, rccl) == (ExitCode.GOOD, ROCM if comes_first else f"{TORCH}/{own.name}")
-    assert "it resolves ncclCommInitRank for" in said
+    assert "it resolves ncclCommInitRank for" in report
 
 
 @pytest.mark.parametrize("calls_more", [False, True])
@@ -173,9 +173,9 @@ def test_vllm_gets_what_dlsym_finds_below_the_library_that_it_opens(
     preload(root, library(root / "opt/site/libsite_nccl.so", source=OTHER))
     variables(root, VLLM_NCCL_SO_PATH="/opt/own/it.so")
     main(["check", str(root), "--level", "static", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    several = [each for each in said["findings"] if each["id"] == "rccl.several"]
-    assert "/opt/own/libreal.so" in json.dumps([said["path"], several])
+    report = json.loads(capsys.readouterr().out)
+    several = [each for each in report["findings"] if each["id"] == "rccl.several"]
+    assert "/opt/own/libreal.so" in json.dumps([report["path"], several])
 
 
 @pytest.mark.parametrize(

@@ -46,19 +46,19 @@ def _pack(folder: Path, name: str, *lines: str) -> Path:
     return squashed(folder, folder.with_name(name), "-all-root", *times, *definitions)
 
 
-def _said(capsys: Capture, first: Path, second: Path) -> list[str]:
-    """Return what `diff` prints, and hold its exit code against it."""
+def printed_differences(capsys: Capture, first: Path, second: Path) -> list[str]:
+    """Return what `diff` prints, and compare its exit code with it."""
     code = main(["diff", str(first), str(second)])
-    headline, *said = re.split(r"\n\s*\n|\n(?=\S|    \S)", capsys.readouterr().out.rstrip())
+    headline, *output = re.split(r"\n\s*\n|\n(?=\S|    \S)", capsys.readouterr().out.rstrip())
     assert code == (ExitCode.GOOD if headline.startswith("no difference") else ExitCode.NO)
-    assert code == ExitCode.GOOD or headline == f"{count(len(said), 'file')} differ{'s' if len(said) == 1 else ''}"
-    return [unwrapped(line.strip()) for line in ([headline] if code == ExitCode.GOOD else []) + said]
+    assert code == ExitCode.GOOD or headline == f"{count(len(output), 'file')} differ{'s' if len(output) == 1 else ''}"
+    return [unwrapped(line.strip()) for line in ([headline] if code == ExitCode.GOOD else []) + output]
 
 
-def test_what_was_compared_is_said_where_nothing_differs(folder: Path, capsys: Capture) -> None:
+def test_what_was_compared_is_reported_where_nothing_differs(folder: Path, capsys: Capture) -> None:
     os.link(folder / "one", folder / "linked")
     first, second = (_pack(folder, name, *_NULL, _CAPABILITY) for name in ("a", "b"))
-    assert _said(capsys, first, second) == [
+    assert printed_differences(capsys, first, second) == [
         "no difference: the same files, modes, owners, content, links, devices, extended attributes and times"
     ]
 
@@ -67,32 +67,36 @@ def test_the_root_itself_is_compared(folder: Path, capsys: Capture) -> None:
     folder.chmod(0o755)
     first = _pack(folder, "a")
     folder.chmod(0o700)
-    assert _said(capsys, first, _pack(folder, "b")) == ["/: mode"]
+    assert printed_differences(capsys, first, _pack(folder, "b")) == ["/: mode"]
 
 
-def test_names_that_became_one_file_are_told(folder: Path, capsys: Capture) -> None:
+def test_names_that_became_one_file_are_reported(folder: Path, capsys: Capture) -> None:
     (folder / "two").unlink()
     os.link(folder / "one", folder / "two")
     first = _pack(folder, "a")
     (folder / "two").unlink()
     os.link(folder / "three", folder / "two")
-    assert _said(capsys, first, _pack(folder, "b")) == ["/one: hard links", "/three: hard links", "/two: hard links"]
+    assert printed_differences(capsys, first, _pack(folder, "b")) == [
+        "/one: hard links",
+        "/three: hard links",
+        "/two: hard links",
+    ]
 
 
 @pytest.mark.parametrize("other", ["/null c 666 0 0 1 5", "/null b 666 0 0 1 3", "/disk b 660 0 6 259 1048574"])
-def test_another_device_is_told(folder: Path, capsys: Capture, other: str) -> None:
+def test_another_device_is_reported(folder: Path, capsys: Capture, other: str) -> None:
     """A large number is read as the kernel does."""
     path = other.partition(" ")[0]
     second = [other if line.startswith(path) else line for line in _NULL]
-    assert _said(capsys, _pack(folder, "a", *_NULL), _pack(folder, "b", *second)) == [f"{path}: device"]
+    assert printed_differences(capsys, _pack(folder, "a", *_NULL), _pack(folder, "b", *second)) == [f"{path}: device"]
 
 
 @pytest.mark.parametrize("line", [_CAPABILITY, "/etc x user.note=1", "/ x user.note=1"])
-def test_extended_attributes_are_told(folder: Path, capsys: Capture, line: str) -> None:
+def test_extended_attributes_are_reported(folder: Path, capsys: Capture, line: str) -> None:
     path = line.partition(" ")[0]
     first, second = _pack(folder, "a"), _pack(folder, "b", line)
-    assert _said(capsys, first, second) == [f"{path}: extended attributes"]
-    assert _said(capsys, second, first) == [f"{path}: extended attributes"]
+    assert printed_differences(capsys, first, second) == [f"{path}: extended attributes"]
+    assert printed_differences(capsys, second, first) == [f"{path}: extended attributes"]
 
 
 def test_content_of_one_size_is_read_to_its_end(folder: Path, capsys: Capture) -> None:
@@ -100,7 +104,7 @@ def test_content_of_one_size_is_read_to_its_end(folder: Path, capsys: Capture) -
     with (folder / "etc/large").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"x")
-    assert _said(capsys, first, _pack(folder, "b")) == ["/etc/large: content"]
+    assert printed_differences(capsys, first, _pack(folder, "b")) == ["/etc/large: content"]
 
 
 def test_a_folder_is_compared_by_what_it_shows_of_attributes(folder: Path, capsys: Capture) -> None:
@@ -111,11 +115,11 @@ def test_a_folder_is_compared_by_what_it_shows_of_attributes(folder: Path, capsy
     needs("unsquashfs")
     argv: list[str | Path] = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-d", folder.with_name("out"), same]
     subprocess.run(argv, check=True, capture_output=True)
-    told = _said(capsys, same, folder.with_name("out"))
-    assert [line for line in told if "attributes" in line and not line.startswith("no")] == []
-    told = _said(capsys, _pack(folder, "b", _CAPABILITY), folder.with_name("out"))
-    if os.getuid() == 0:  # else all owners differ, which is told first
-        assert told == ["/tool: extended attributes"]
+    reported = printed_differences(capsys, same, folder.with_name("out"))
+    assert [line for line in reported if "attributes" in line and not line.startswith("no")] == []
+    reported = printed_differences(capsys, _pack(folder, "b", _CAPABILITY), folder.with_name("out"))
+    if os.getuid() == 0:  # else all owners differ, which is reported first
+        assert reported == ["/tool: extended attributes"]
 
 
 def test_a_folder_that_may_not_be_read_is_not_taken_for_the_same(
@@ -153,7 +157,7 @@ def test_an_archive_is_compared_as_the_image_that_an_engine_makes_of_it(folder: 
     layer[-1] = member("disk", b"", type=tarfile.BLKTYPE, devmajor=259, devminor=5, mode=0o660)
     layer[1] = member("etc")
     archive = image(tar(*layer), pack="").write_folder(folder.with_name("other"))
-    assert _said(capsys, archive, squashed_) == ["/disk: device", "/etc: extended attributes"]
+    assert printed_differences(capsys, archive, squashed_) == ["/disk: device", "/etc: extended attributes"]
 
 
 def test_how_far_a_long_comparison_is_stands_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,10 +117,10 @@ def test_a_slip_has_an_error_and_a_hint_at_a_terminal_and_one_line_elsewhere(
         assert code in {1, 2}, slip
         assert "\x1b[1;31merror:\x1b[0m " in shown, slip
         plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "")
-        error, _, told = plain.partition("\nhint: ")
+        error, _, reported = plain.partition("\nhint: ")
         words = " ".join(error.split())
         assert what in words, slip
-        assert hint in words + " ".join(told.split()), slip
+        assert hint in words + " ".join(reported.split()), slip
         assert all(len(line) <= 60 or " " not in line.strip() for line in plain.splitlines()), slip
         capsys.readouterr()
         assert left_with(slip.split()) == code, slip
@@ -159,7 +159,7 @@ def test_a_name_is_text_at_a_terminal_whatever_it_holds(monkeypatch: pytest.Monk
     for name, columns in itertools.product(NAMES, (1, 12, 40, 99999)):
         code, shown = at_a_terminal(["check", name], monkeypatch, columns)
         assert code == ExitCode.BAD_INPUT
-        plain, _, told = shown.replace("\r\n", "\n").removeprefix(head).removesuffix("\n").rpartition(hint)
-        assert all(line.isprintable() for line in [*plain.split("\n"), *told.split("\n")])
+        plain, _, reported = shown.replace("\r\n", "\n").removeprefix(head).removesuffix("\n").rpartition(hint)
+        assert all(line.isprintable() for line in [*plain.split("\n"), *reported.split("\n")])
         assert all(line.startswith("       ") for line in plain.split("\n")[1:]), "none of them is a message of its own"
-        assert all(line.startswith("      ") for line in told.split("\n")[1:])
+        assert all(line.startswith("      ") for line in reported.split("\n")[1:])

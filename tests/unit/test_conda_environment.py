@@ -1,4 +1,4 @@
-"""An environment of conda in the place of a requirements file: what is read of it, and what is said of the rest."""
+"""An environment of conda in the place of a requirements file: what is read of it, and what is reported of the rest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_its_pip_part_is_as_lines_of_a_requirements_file_and_python_is_the_image
         ("tqdm", "line 2 of more.txt", ()),
         ("egg", "line 11 of environment.yml", (digest,)),
     ]
-    for said, meant in (
+    for expected, meant in (
         ("python=3.12.8", "==3.12.*"),
         ("python==3.12", "==3.12.*"),
         ("python 3.12.8 h2628c8c_0_cpython", "==3.12.*"),
@@ -69,13 +69,13 @@ def test_its_pip_part_is_as_lines_of_a_requirements_file_and_python_is_the_image
         ("python>=3.9", ">=3.9"),
         ("Python", ""),
     ):
-        Path("x.yaml").write_text(f"dependencies:\n  - {said}\n  - pip: [egg]\n")
-        assert [one.text for one in read_own(["x.yaml"], [])] == [f"python{meant}", "egg"], said
+        Path("x.yaml").write_text(f"dependencies:\n  - {expected}\n  - pip: [egg]\n")
+        assert [one.text for one in read_own(["x.yaml"], [])] == [f"python{meant}", "egg"], expected
     Path("x.yaml").write_text("dependencies:\n  - pip: ['egg  # as in a requirements file', '# nothing']\n")
     assert [one.text for one in read_own(["x.yaml"], [])] == ["egg"]
 
 
-def test_of_condas_packages_is_said_what_pip_would_take_in_their_place(
+def test_condas_packages_are_refused_with_what_pip_would_take_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, clean_home: Path
 ) -> None:
     del clean_home
@@ -91,8 +91,8 @@ def test_of_condas_packages_is_said_what_pip_would_take_in_their_place(
         )
         assert world.asked == [f"/pypi/simple/{name}/" for name in ("datasets", "git", "huggingface-hub")]
         assert main([*words, "--offline"]) == ExitCode.BAD_INPUT
-        said = "(not all were looked up): datasets==2.19.1 git==2.45.1 huggingface-hub==0.24.6\n"
-        assert capsys.readouterr().err.endswith(said)
+        message = "(not all were looked up): datasets==2.19.1 git==2.45.1 huggingface-hub==0.24.6\n"
+        assert capsys.readouterr().err.endswith(message)
         assert len(world.asked) == 3
 
 
@@ -101,7 +101,7 @@ def test_versions_of_condas_are_in_pips_words_and_torch_and_cuda_are_known(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def said(*packages: str) -> str:
+    def refusal_of(*packages: str) -> str:
         Path("x.yml").write_text("dependencies:\n" + "".join(f"  - {package}\n" for package in packages))
         with pytest.raises(BadInputError) as caught:
             read_own(["x.yml"], [], has_project=lambda _: True)
@@ -121,10 +121,10 @@ def test_versions_of_condas_are_in_pips_words_and_torch_and_cuda_are_known(
         ("Msgpack_Python=1.0", "msgpack==1.0.*"),
         ("pytorch::pytorch=2.5", "torch"),
     ):
-        assert said(package) == line, package
+        assert refusal_of(package) == line, package
     for package in ("cudatoolkit=11.8", "pytorch-cuda", "jpeg=9e", "_libgcc_mutex=0.1=conda_forge", "a=1|2", "b[c]"):
-        assert said(package) == package
-    assert said(*(f"p{n}" for n in range(400))).endswith(" p59 and 240 more (--verbose)")
+        assert refusal_of(package) == package
+    assert refusal_of(*(f"p{n}" for n in range(400))).endswith(" p59 and 240 more (--verbose)")
     Path("x.yml").write_text("dependencies: [p0, p1]\n")
     with pytest.raises(BadInputError, match=r"\(not all were looked up\): p0 p1$"):
         read_own(["x.yml"], [], has_project=_offline)
@@ -140,7 +140,7 @@ def test_what_is_no_environment_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bomb = "a: &a [x]\n" + "".join(f"b{n}: &b{n} [*a, *a, *a, *a]\n" for n in range(20))
-    for text, said in (
+    for text, expected in (
         ("channels:\n  - conda-forge\n", "has no dependencies, so there is nothing to install"),
         ("dependencies:\n", "has no dependencies"),
         ("dependencies: [python=3.12, pip]\n", "has no pip part, so there is nothing to install; write the packages"),
@@ -181,6 +181,6 @@ def test_what_is_no_environment_is_refused_in_one_line(
         Path("x.yml").write_text(text)
         assert main(["venv", "image.sif", "-r", "x.yml", "-o", "e.sqsh", "--offline"]) == ExitCode.BAD_INPUT
         (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
+        assert expected in line
         assert "sesame" not in line
         assert len(line) < 400

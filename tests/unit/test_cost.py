@@ -14,7 +14,7 @@ import pytest
 from lumiimg.build.build_host import BuildHost
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.cost import BuildCost, PartCost, PlaceNeed, cost_of, measured
-from lumiimg.build.keys import content_with, steps_of
+from lumiimg.build.keys import content_after, steps_of
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.ledger import all_trials
 from lumiimg.cli.main import main
@@ -42,7 +42,7 @@ ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({
 
 def locked(base: str, *add: str, site: str = "generic") -> Lock:
     request = Request(base=base, add=add, site=site)
-    return decide(request, PlanContext.of(request, open_catalogue({}), {})).require_lock()
+    return decide(request, PlanContext.from_request(request, open_catalogue({}), {})).require_lock()
 
 
 def fill(lock: Lock, cache: LayerCache, most: int = 9) -> None:
@@ -51,31 +51,31 @@ def fill(lock: Lock, cache: LayerCache, most: int = 9) -> None:
     for number, step in enumerate(steps_of(write_chain(lock), build_machine(ENGINE))[:most]):
         data = b"x" * (100 + number)
         entry = stored(cache, step.key(content), data, *step.definition.layers)
-        content = content_with(content, entry)
+        content = content_after(content, entry)
 
 
 def test_a_plan_says_what_the_ledger_has_and_what_nobody_knows(
     clean_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", "--recipe", "demo", "--json"]) == 0
-    out, said = capsys.readouterr()
+    out, captured = capsys.readouterr()
     cost = json.loads(out)["cost"]
     recorded = [one for name in ("debian-13", "netprobe") for one in all_trials(open_catalogue({}).entry(name))]
     sizes = [one.size_bytes for one in recorded if one.reach == "built"]
     assert [(part["known_by"], part["size_bytes"]) for part in cost["parts"]] == [("ledger", size) for size in sizes]
     assert cost["cache_bytes"] == cost["image_bytes"] == sum(filter(None, sizes))
     assert {place["use"] for place in cost["places"]} == {"cache", "output", "TMPDIR"}
-    assert "cost: download not known, cache 554 MiB, image at most 554 MiB, time" in " ".join(said.split())
+    assert "cost: download not known, cache 554 MiB, image at most 554 MiB, time" in " ".join(captured.split())
 
     assert Path(cost["places"][0]["room"]["folder"]).is_relative_to(clean_home)
     main(["build", "--base", "rocm-6.2.4", "--add", "vllm", "--site", "generic", "--dry-run"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "cost: not known (no build is recorded of rocm-6.2.4, pytorch 2.7.1, vllm 0.10.1) free: " in said
+    captured = " ".join(capsys.readouterr().out.split())
+    assert "cost: not known (no build is recorded of rocm-6.2.4, pytorch 2.7.1, vllm 0.10.1) free: " in captured
     main(["explain", "--recipe", "lumi-vllm"])  # 7 MiB of it are known, and more than a thousand times that is not
     assert "cost: not known (no build" in capsys.readouterr().out
     main(["explain", "--base", "debian-13", "--add", "netprobe", "--add", "mpi4py", "--site", "generic"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "(no build is recorded of " in said
+    captured = " ".join(capsys.readouterr().out.split())
+    assert "(no build is recorded of " in captured
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -154,11 +154,11 @@ def test_what_cannot_fit_is_refused_with_the_folder_what_is_missing_and_what_to_
 ) -> None:
     parts = (PartCost("a", "nothing", None, None, None),)
     cost = BuildCost(parts, (need(use, tmp_path, 3 << 30), need("TMPDIR", tmp_path, 0)))
-    said = "the build needs about 3.0 GiB, and 1.0 GiB are free: 2.0 GiB are missing"
+    message = "the build needs about 3.0 GiB, and 1.0 GiB are free: 2.0 GiB are missing"
     with pytest.raises(FailedError, match=remedy) as raised:
         cost.require_room()
-    assert str(raised.value).startswith(f"{tmp_path}: {said}; ")
-    assert f"does not fit: {said} in {tmp_path}; " in list(cost_lines(cost))[-1]
+    assert str(raised.value).startswith(f"{tmp_path}: {message}; ")
+    assert f"does not fit: {message} in {tmp_path}; " in list(cost_lines(cost))[-1]
     # on one file system needs add up
     both = need("cache", tmp_path, 700 << 20), need("output", tmp_path, 800 << 20)
     with pytest.raises(FailedError, match=r"about 1\.5 GiB"):

@@ -150,11 +150,11 @@ def test_all_that_is_wrong_with_a_file_is_in_one_line(tmp_path: Path, name: str)
     path.write_text(text)
     with pytest.raises(DecodeError) as caught:
         read_toml(path, Thing)
-    said = str(caught.value)
-    assert said.startswith(f"{path}: ")
-    assert [part for part in parts if part not in said] == [], said
-    assert said.isprintable()
-    assert len(said) < 3000
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert [part for part in parts if part not in message] == [], message
+    assert message.isprintable()
+    assert len(message) < 3000
 
 
 @pytest.mark.threat
@@ -217,7 +217,7 @@ def test_json_is_read_back_with_any_text_in_it(seen: Seen) -> None:
 
 @pytest.mark.threat
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "named"),
     [
         (b"", "is cut off, or not JSON"),
         (b"\xff", "is cut off, or not JSON"),
@@ -235,17 +235,17 @@ def test_json_is_read_back_with_any_text_in_it(seen: Seen) -> None:
         (b'{"path": "x", "\\ud800": 1, "size": 1.5}', "key 'size' should be a whole number, is 1.5"),
     ],
 )
-def test_json_of_any_form_is_refused_in_one_line(data: bytes, said: str) -> None:
+def test_json_of_any_form_is_refused_in_one_line(data: bytes, named: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode_json(data, Seen, where="seen.json")
-    assert said in str(caught.value)
+    assert named in str(caught.value)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.threat
 def test_a_file_that_is_none_or_large_is_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path, "cannot be read"), (tmp_path / "no", "cannot be read: No such file")):
-        with pytest.raises(DecodeError, match=said):
+    for path, expected in ((tmp_path, "cannot be read"), (tmp_path / "no", "cannot be read: No such file")):
+        with pytest.raises(DecodeError, match=expected):
             read_toml(path, Thing)
     large = tmp_path / "large"
     large.write_text(GOOD + "#" * (1 << 18))

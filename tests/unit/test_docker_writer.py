@@ -88,8 +88,8 @@ def test_a_dockerfile_is_written_with_all_that_it_needs(
     plan = json.loads(files["image/.lumiimg/dockerfile.json"].read_text())
     assert [layer["name"] for layer in (plan["base"], *plan["layer"])] == ["base", "top"]
     assert main([*words, "--as", "dockerfile", "--force", "--json"]) == ExitCode.GOOD
-    said = json.loads(capsys.readouterr().out)
-    assert (said["dockerfile"], said["definitions"]) == (str(folder / "Dockerfile"), [])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["dockerfile"], report["definitions"]) == (str(folder / "Dockerfile"), [])
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -132,7 +132,7 @@ def test_what_cannot_be_a_dockerfile_is_one_line(
     make_layer("top", LAYER + "[environment.set]\nA = 'say \"x\"'\n")
     words = ["build", "--layers", str(layers), "--site", "generic", "--as", "dockerfile"]
     there = [*words, "--definitions", str(tmp_path / "context"), "--mirror", "debian=http://127.0.0.1:9/debian"]
-    for request, code, said in (
+    for request, code, expected in (
         ([*words, "--base", "base"], ExitCode.BAD_INPUT, "--as needs --definitions"),
         ([*there, "--base", str(tmp_path / "root")], ExitCode.NO, f"and {tmp_path}/root is not in one; push an image"),
         (
@@ -144,7 +144,7 @@ def test_what_cannot_be_a_dockerfile_is_one_line(
     ):
         assert main(request) == code
         error = capsys.readouterr().err
-        assert said in error
+        assert expected in error
         assert error.count("\n") == 1
     assert not (tmp_path / "context").exists()
 

@@ -1,4 +1,4 @@
-"""`lumiimg draft`: a Dockerfile is read as Docker reads it, told, and written down as the draft of a layer."""
+"""`lumiimg draft`: a Dockerfile is read as Docker reads it, and written down as the draft of a layer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def commands(draft: Draft) -> list[str]:
     return [step.text for step in draft.script.steps if step.keyword == "RUN"]
 
 
-def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+def printed_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert main(["draft", *argv, "--json"]) == ExitCode.GOOD
     data = json.loads(capsys.readouterr().out)
     assert isinstance(data, dict)
@@ -218,10 +218,10 @@ def test_what_cannot_be_asked_is_one_line(
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_scratch_is_told_and_makes_no_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scratch_is_reported_and_makes_no_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("FROM scratch\nCOPY a /\n")
-    assert told(capsys, str(file))["base"] is None
+    assert printed_json(capsys, str(file))["base"] is None
     assert main(["draft", str(file), "-o", str(tmp_path / "x")]) == ExitCode.BAD_INPUT
     assert "the stage is FROM scratch, so it has no base image for a layer" in capsys.readouterr().err
 
@@ -232,7 +232,7 @@ def test_scratch_is_told_and_makes_no_layer(tmp_path: Path, capsys: pytest.Captu
 def test_base_and_software_are_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text(SERVER)
-    data = told(capsys, str(file))
+    data = printed_json(capsys, str(file))
     assert data["schema"] == 1
     assert data["base"]["name"] == "rocm-6.4.4"
     assert [(e["layer"], e["stage"], e["what"]) for e in data["layers"]] == [
@@ -255,7 +255,7 @@ def test_software_is_found_as_recipes_get_it(tmp_path: Path, capsys: pytest.Capt
         ("pip install /dist/torch-2.9.1+rocm7-cp312-cp312-linux_x86_64.whl", "pytorch", "2.9.1"),
     ):
         file.write_text(f"FROM rocm/dev-ubuntu-24.04:6.9-complete\nRUN cd /x && {step} && pip install wheel\n")
-        data = told(capsys, str(file))
+        data = printed_json(capsys, str(file))
         assert [(entry["layer"], entry["version"]) for entry in data["layers"]] == [(layer, version)], step
         assert data["base"]["name"] is None
         assert "rocm-6.4.4" in data["base"]["near"]
@@ -273,7 +273,7 @@ def test_a_tag_that_the_catalogue_lacks_leads_to_the_base_of_its_version(
     assert "the layer vllm brings part of it (line 2): remove that part and use --add vllm==0.10.1" in text
     for tag, near in (("6.9-complete", "rocm-6.4.4"), ("7.0.2-complete", "rocm-7.0"), ("latest", "rocm-10.0.0")):
         file.write_text(f"FROM rocm/dev-ubuntu-24.04:{tag}\nRUN pip install vllm\n")
-        assert told(capsys, str(file))["base"]["near"][0] == near, tag
+        assert printed_json(capsys, str(file))["base"]["near"][0] == near, tag
 
 
 def test_what_the_base_has_is_not_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,7 +320,7 @@ def test_a_draft_is_a_layer_that_can_be_shown_and_planned(tmp_path: Path, capsys
     assert main([*request, "--arg", "engine.GPU_TARGETS=a b"]) == ExitCode.BAD_INPUT
 
 
-def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     for line, what, ends in (
         ("COPY a /b", "files: name them in `files` of layer.toml", True),
@@ -345,11 +345,11 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("HEALTHCHECK --interval=5m CMD true", "nothing monitors", False),
     ):
         file.write_text(f"FROM a AS one\nFROM b\n{line}\n")
-        (entry,) = told(capsys, str(file))["left_out"]
+        (entry,) = printed_json(capsys, str(file))["left_out"]
         assert (entry["line"], entry["ends_build"]) == (3, ends), line
         assert entry["what"].startswith(what), line
     file.write_text("FROM --platform=linux/arm64 a\n")
-    (entry,) = told(capsys, str(file))["left_out"]
+    (entry,) = printed_json(capsys, str(file))["left_out"]
     assert (entry["line"], entry["ends_build"]) == (1, False)
     assert entry["what"] == "--platform=linux/arm64: a layer is for linux/amd64"
     for line in (
@@ -358,7 +358,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         "FROM --platform=$BUILDPLATFORM a",
     ):
         file.write_text(f"FROM a\n{line}\n")
-        assert told(capsys, str(file))["left_out"] == [], line
+        assert printed_json(capsys, str(file))["left_out"] == [], line
 
 
 SECRETS = """\
@@ -396,14 +396,14 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
 ) -> None:
     file, folder = tmp_path / "Dockerfile", tmp_path / "layers" / "drafted"
     file.write_text(SECRETS)
-    said = ""
+    output = ""
     for argv in (["draft", str(file)], ["draft", str(file), "--json"], ["draft", str(file), "-o", str(folder)]):
         assert main(argv) == ExitCode.GOOD
-        said = "".join(capsys.readouterr())
-        assert "c4nary" not in said
-        assert "k3" not in said
-        assert "MY_PASSWORD, API, left out" in " ".join(said.split())
-    lines = {int(line): what for line, what in re.findall(r"line (\d+) \w+: (\S+)", said)}
+        output = "".join(capsys.readouterr())
+        assert "c4nary" not in output
+        assert "k3" not in output
+        assert "MY_PASSWORD, API, left out" in " ".join(output.split())
+    lines = {int(line): what for line, what in re.findall(r"line (\d+) \w+: (\S+)", output)}
     named = {2: "GIT_TOKEN,", 3: "CI_TOKEN,", 4: "MY_PASSWORD,", 5: "COPIED,", 21: "ADDRESS,", 23: "API_KEY,"}
     steps = [6, 7, 8, 9, 12, 13, 16, 22, 24]
     assert lines == named | dict.fromkeys([*steps, 17, 18, 19, 25], "holds")
@@ -444,7 +444,7 @@ def test_what_only_sounds_like_a_secret_stays_in_a_draft(tmp_path: Path, capsys:
         "RUN apt-get install postgres && git clone git+ssh://git@host.example/x && pip install auth==1.0\n"
         "RUN echo KEYBOARD=us $PWD\nENV SSH_KEY=$HOME/key\nRUN ls $HOME\nLABEL org.example.keywords=a\n"
     )
-    assert [one["line"] for one in told(capsys, str(file))["left_out"]] == [5, 7]
+    assert [one["line"] for one in printed_json(capsys, str(file))["left_out"]] == [5, 7]
 
 
 def test_the_script_is_clean(tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ RUN echo "$FLAGS|$OLD|$SAVED|$ONE|$LATER|$OLDER|${none-unset}${NONE-unset}|$LIST
 def test_an_argument_that_is_declared_again_has_one_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("ARG V=1\nFROM a AS x\nARG V\nARG W=1\nFROM x\nARG V\nARG W=1\nARG W\nARG W=2\n")
-    data = told(capsys, str(file))
+    data = printed_json(capsys, str(file))
     assert [(one["name"], one["value"]) for one in data["arguments"]] == [("V", "1"), ("W", "1")]
     assert [(one["line"], one["what"]) for one in data["left_out"]] == [(9, "W has the value of line 4 here")]
 

@@ -1,4 +1,4 @@
-"""The documents tell the truth of today: their commands, their links, the pages that the program writes."""
+"""The documents are true today: their commands, their links, the pages that the program writes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.main import without_program
+from tests.shared.doc_files import make_doc_files
 from tests.shared.documents import (
     LIKE_AN_EXAMPLE,
     PAGES,
@@ -26,7 +27,6 @@ from tests.shared.documents import (
     run_page,
 )
 from tests.shared.programs import needs
-from tests.shared.shelf import make_shelf
 from tests.shared.world import World, serve, wheels_of_layers
 from tools import manpages, pages
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.shared.documents import Shelf
+    from tests.shared.documents import DocFiles
 
 RUN_HERE = [page for page in PAGES if any(block.where is Where.HERE for block in blocks(page))]
 SET_BY_JOBS = {"LUMIIMG_JOB", "LUMIIMG_NODES", "LUMIIMG_TASKS", "LUMIIMG_NUMBER"}
@@ -42,17 +42,17 @@ SET_BY_JOBS = {"LUMIIMG_JOB", "LUMIIMG_NODES", "LUMIIMG_TASKS", "LUMIIMG_NUMBER"
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+def doc_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocFiles]:
     wheels = wheels_of_layers()
     with serve(World(of_layers=wheels, wheels=wheels)) as world:
-        yield make_shelf(tmp_path_factory.mktemp("shelf"), world)
+        yield make_doc_files(tmp_path_factory.mktemp("shelf"), world)
 
 
 @pytest.mark.documents
 @pytest.mark.parametrize("page", parameters(RUN_HERE))
-def test_the_commands_of_a_page_do_what_it_says(page: Path, shelf: Shelf, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_do_what_it_says(page: Path, doc_files: DocFiles, tmp_path: Path) -> None:
     needs("gcc", "mksquashfs")
-    assert run_page(page, (Where.HERE,), shelf, tmp_path / "page")
+    assert run_page(page, (Where.HERE,), doc_files, tmp_path / "page")
 
 
 def inline_commands() -> Iterator[list[str]]:
@@ -67,9 +67,9 @@ def inline_commands() -> Iterator[list[str]]:
 
 def test_a_documented_command_is_one_that_the_program_takes(capsys: pytest.CaptureFixture[str]) -> None:
     found = [block for page in PAGES for block in blocks(page)]
-    told = [(str(block), words) for block in found for line in block.commands for words in lumiimg_commands(line)]
+    commands = [(str(block), words) for block in found for line in block.commands for words in lumiimg_commands(line)]
     refused = []
-    for place, words in [*told, *(("in a sentence", words) for words in inline_commands())]:
+    for place, words in [*commands, *(("in a sentence", words) for words in inline_commands())]:
         own, _ = without_program(words)
         try:
             make_parser().parse_args(own)
@@ -77,7 +77,7 @@ def test_a_documented_command_is_one_that_the_program_takes(capsys: pytest.Captu
             if end.code:
                 refused.append((place, words, capsys.readouterr().err))
     assert refused == []
-    assert len(told) > 100
+    assert len(commands) > 100
 
 
 def test_links_between_documents_lead_somewhere() -> None:

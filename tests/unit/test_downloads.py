@@ -165,7 +165,7 @@ def broken_off(server: Server, folder: Path, digest: str | None = SHA, cut: int 
 
 
 def get(server: Server, folder: Path, digest: str | None = SHA) -> str:
-    """Get the file in a new run, by its digest or without; return the digest of what is kept."""
+    """Get the file in a new run, by its digest or without; return the digest of what is stored."""
     new = store(folder)
     kept = new.get(f"{server.url}/file", digest)
     assert list(folder.iterdir()) == [kept], "nothing else is left"
@@ -231,7 +231,7 @@ def test_an_answer_that_is_not_the_rest_is_not_put_behind_the_beginning(folder: 
 
 @pytest.mark.usefixtures("one_try")
 @pytest.mark.threat
-def test_what_is_wrong_even_from_zero_is_refused_and_not_kept(server: Server, folder: Path) -> None:
+def test_what_is_wrong_even_from_zero_is_refused_and_not_stored(server: Server, folder: Path) -> None:
     broken_off(server, folder)
     server.data = DATA[::-1]
     with pytest.raises(FailedError, match=f"^{server.url}/file: has another digest"):
@@ -478,7 +478,7 @@ class Stand:
         return [stage.name for stage in stages]
 
 
-def test_everything_is_fetched_before_the_first_layer_is_built_and_nothing_for_kept_ones(
+def test_everything_is_fetched_before_the_first_layer_is_built_and_nothing_for_cached_ones(
     server: Server, tmp_path: Path
 ) -> None:
     one, two = source(server, "one"), replace(source(server, "two"), sha256="2" * 64)

@@ -80,7 +80,7 @@ def test_another_node_of_the_same_kind_and_a_rebuild_of_a_library_break_nothing(
     assert any("no libfabric was found" in note for note in data["notes"])
 
 
-def test_nodes_of_different_kinds_are_told_and_not_compared(
+def test_nodes_of_different_kinds_are_reported_and_not_compared(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     root = january(tmp_path / "cpu-node")
@@ -97,7 +97,7 @@ def test_nodes_of_different_kinds_are_told_and_not_compared(
 # -- images --
 
 
-def test_an_image_is_held_against_the_update_where_its_fate_is_worse_than_before(
+def test_an_image_counts_as_hit_by_the_update_where_it_is_worse_than_before(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     old, newer = (fabric_builder.image(tmp_path / f"of {glibc}", glibc=glibc) for glibc in (35, 39))
@@ -109,9 +109,9 @@ def test_an_image_is_held_against_the_update_where_its_fate_is_worse_than_before
         (own, 0, "fine", "ok"),
         (without, 0, "broken-before", "refused"),
     ):
-        said, data, err = drift(capsys, *nodes, "--verbose", "--image", image, "--site", "lumi")
+        reported, data, err = drift(capsys, *nodes, "--verbose", "--image", image, "--site", "lumi")
         (entry,) = data["images"]
-        assert (said, entry["fate"], entry["now"]["decision"]) == (code, fate, decision), image
+        assert (reported, entry["fate"], entry["now"]["decision"]) == (code, fate, decision), image
         err = unwrapped(err)
         if image is old:
             assert entry["before"] == {"decision": "ok", "fabric": "host"}
@@ -134,7 +134,7 @@ def test_an_image_is_held_against_the_update_where_its_fate_is_worse_than_before
     assert any("right order" in note for note in data["notes"])
 
 
-def test_what_stood_against_an_image_before_hides_nothing_that_the_update_does(
+def test_earlier_obstacles_of_an_image_hide_nothing_that_the_update_does(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     socket = fabric_builder.image(tmp_path / "socket", glibc=35)
@@ -205,14 +205,14 @@ def test_another_driver_is_judged_by_a_window_that_is_its_own(
 def test_what_is_no_snapshot_or_no_image_is_one_line(nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     bad, image = tmp_path / "bad.json", fabric_builder.image(tmp_path / "image")
     bad.write_text("[]")
-    for words, said in (
+    for words, expected in (
         ((bad, nodes[1], "--image", image), "is not a host snapshot"),
         ((nodes[0], bad, "--image", image), "is not a host snapshot"),
         ((*nodes, "--image", nodes[0]), "neither a SIF nor"),
     ):
         assert main(["drift", *map(str, words)]) == 2
         err = capsys.readouterr().err
-        assert said in err
+        assert expected in err
         assert err.count("\n") == 1
 
 

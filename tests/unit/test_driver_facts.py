@@ -63,7 +63,7 @@ def test_the_newest_of_the_highest_rank_decides_and_what_is_contradicted_is_a_do
         assert (result.outcome, words in result.because) == (RuleOutcome(outcome), True), result
 
 
-def test_what_was_seen_on_a_node_counts_more_than_what_was_said_of_the_site() -> None:
+def test_what_was_seen_on_a_node_counts_more_than_the_facts_of_the_site() -> None:
     for rocm, driver, kernel, outcome, words in (
         ("6.2.4", "6.10.5", KERNEL, "ok", "seen on nid001"),
         ("6.2.4", "6.10.5", "another", "ok", "seen on nid001"),  # the module is of the driver that the site names
@@ -127,6 +127,6 @@ def test_the_driver_that_was_seen_counts_where_no_site_is_named(
             assert "AMD's 30.30" in unwrapped(capsys.readouterr().out)
     job = ["job", str(image), "--site", "lumi", "--host", str(node), "-o", str(tmp_path / "job.sh"), "--", "true"]
     assert main(job) == ExitCode.GOOD
-    said = unwrapped("".join(capsys.readouterr()))
-    assert "AMD's 30.30" in said
-    assert "amdgpu 6.3.60300" not in said
+    output = unwrapped("".join(capsys.readouterr()))
+    assert "AMD's 30.30" in output
+    assert "amdgpu 6.3.60300" not in output

@@ -163,8 +163,8 @@ def modelled(it: Drawn) -> tuple[Bindings, list[str | None]]:
 def differs(it: Drawn) -> list[str]:
     """Return where both differ: a load that fails ends before all is bound."""
     (bound, found), (of_model, found_by_model) = real(it), modelled(it)
-    is_whole = len(found) == len(NAMES) * len(it.opens)
-    keys = {*bound, *(of_model if is_whole else ())}
+    is_intact = len(found) == len(NAMES) * len(it.opens)
+    keys = {*bound, *(of_model if is_intact else ())}
     other = {key: (bound.get(key), of_model.get(key)) for key in keys if bound.get(key) != of_model.get(key)}
     # of its own symbols, what is bound to itself is left out
     lines = [f"{key}: {each}" for key, each in other.items() if each != (key[0], None)]

@@ -66,14 +66,14 @@ def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadResult
         assert process.start(str(program), exec_start=True).ok
         caller = process.find("libcaller.so")
         outcomes = [process.dlopen(name.lstrip("@"), caller if name.startswith("@") else None) for name in names]
-    said = [
+    expected = [
         Opened(
             () if outcome.errors else tuple(each.path for each in outcome.objects),
             outcome.errors[0] if outcome.errors else None,
         )
         for outcome in outcomes
     ]
-    assert said == ask(program, *names, cwd=cwd)
+    assert expected == ask(program, *names, cwd=cwd)
     return outcomes
 
 

@@ -82,7 +82,7 @@ def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:
     assert "linux-vdso.so.1" not in [loaded.name for loaded in outcome.objects]
 
 
-# What is searched for a CPU, and what is said, not followed
+# What is searched for a CPU, and what is reported, not followed
 
 
 def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_the_vendor() -> None:
@@ -100,7 +100,7 @@ def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_th
     assert (zen3.platform(183), zen3.platform(243)) == ("aarch64", None)
 
 
-def test_what_a_glibc_may_look_at_and_the_model_does_not_is_said(tmp_path: Path) -> None:
+def test_what_a_glibc_may_look_at_and_the_model_does_not_is_reported(tmp_path: Path) -> None:
     """Folders and entries of a cache for kinds of CPU, up to 2.36 and 2.39, and filters."""
     libraries = [so(tmp_path / "opt/a/liba.so"), so(tmp_path / "opt/b/libb.so", "-f", "libx.so", *runpath("/"))]
     exe(tmp_path / "prog", *libraries, *runpath("/opt/a"))
@@ -111,8 +111,13 @@ def test_what_a_glibc_may_look_at_and_the_model_does_not_is_said(tmp_path: Path)
     of_cache = "/etc/ld.so.cache: entries for CPU types (tls, haswell), which lumiimg ignores"
     of_filter = "/opt/b/libb.so: filters libx.so, which lumiimg does not follow"
     of_folder = "/opt/a/haswell/: glibc up to 2.36 may look there first; lumiimg does not"
-    said = {of_cache, of_filter, of_folder}
-    for minor, warnings in ((36, said), (37, said - {of_folder}), (39, said - {of_folder}), (40, {of_filter})):
+    reported = {of_cache, of_filter, of_folder}
+    for minor, warnings in (
+        (36, reported),
+        (37, reported - {of_folder}),
+        (39, reported - {of_folder}),
+        (40, {of_filter}),
+    ):
         outcome = started(tmp_path, minor)
         assert [loaded.path for loaded in outcome.objects[1:3]] == ["/opt/a/liba.so", "/opt/b/libb.so"]
         assert set(outcome.warnings) == warnings, minor

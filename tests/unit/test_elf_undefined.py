@@ -85,9 +85,11 @@ def test_a_need_that_nothing_defines_ends_what_the_loader_says_it_ends(kind: str
     else:
         it.opens = [("n" if how == "at-once" else "l", used)]
     program = it.program()
-    said = it.really(program)
-    assert it.modelled(program) == said
-    assert said[-1] is (kind.startswith("weak") or kind == "nothing" or (kind == "call" and how in {"start", "lazily"}))
+    printed = it.really(program)
+    assert it.modelled(program) == printed
+    assert printed[-1] is (
+        kind.startswith("weak") or kind == "nothing" or (kind == "call" and how in {"start", "lazily"})
+    )
 
 
 def test_a_library_that_is_preloaded_serves_a_function_before_one_that_is_needed(tmp_path: Path) -> None:
@@ -98,8 +100,8 @@ def test_a_library_that_is_preloaded_serves_a_function_before_one_that_is_needed
     user = so(tmp_path / "libuser.so", provider, *runpath(tmp_path), source=USES["call"].format("shared_function"))
     program = exe(tmp_path / "prog", _OPENER, user, "-lc", *runpath(tmp_path), source="")
     environment = {"LD_PRELOAD": str(preloaded)}
-    told = {"LD_DEBUG": "bindings", "LD_BIND_NOW": "1"} | environment
-    lines = subprocess.run([program], env=told, capture_output=True, text=True, check=False).stderr.splitlines()
+    variables = {"LD_DEBUG": "bindings", "LD_BIND_NOW": "1"} | environment
+    lines = subprocess.run([program], env=variables, capture_output=True, text=True, check=False).stderr.splitlines()
     bound = [line for line in lines if "symbol `shared_function'" in line]
     assert [re.sub(r".*binding file (\S+) \[0\] to (\S+) .*", r"\1 \2", line) for line in bound] == [
         f"{user} {preloaded}"

@@ -88,22 +88,22 @@ def test_builds_pass_only_options_that_the_engine_has(
     ],
 )
 def test_what_each_says_when_it_cannot_is_known(name: str, refusal: str) -> None:
-    said = recorded(name).get(refusal)
-    if said is None or said["exit"] == 0 or (name, refusal) == (APPTAINER, "no-subuid"):
+    reported = recorded(name).get(refusal)
+    if reported is None or reported["exit"] == 0 or (name, refusal) == (APPTAINER, "no-subuid"):
         assert (name, refusal) in {
             *((APPTAINER, only) for only in ("no-subuid", "no-subuid-debootstrap", "proot-in-image", "no-proot")),
             (SINGULARITYCE, "fuse-device"),
         }, "one of them goes on, where the other does not"
         return
-    known = explain(said["output"])
-    assert known is not None, said["output"]
+    known = explain(reported["output"])
+    assert known is not None, reported["output"]
     assert known.id == refusal.replace("no-subuid-debootstrap", "debootstrap-root")
 
 
 @pytest.mark.parametrize(("name", "engine"), [(APPTAINER, "Apptainer"), (SINGULARITYCE, "SingularityCE")])
 def test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read(name: str, engine: str) -> None:
-    told = {"SINGULARITYENV_X": "s", "APPTAINERENV_Y": "a", "SINGULARITYENV_Z": "s", "APPTAINERENV_Z": "a"}
-    counts = read_by(engine, told)
+    variables = {"SINGULARITYENV_X": "s", "APPTAINERENV_Y": "a", "SINGULARITYENV_Z": "s", "APPTAINERENV_Z": "a"}
+    counts = read_by(engine, variables)
     model = [next((counts[p + x] for p in TO_ENGINE if p + x in counts), "") for x in "XYZ"]
     assert " ".join(model) == recorded(name)["told"]["output"].splitlines()[-1]
     binds = read_by(engine, {"APPTAINER_BIND": "/x/b1:/m1", "SINGULARITY_BIND": "/x/b1:/m2"})

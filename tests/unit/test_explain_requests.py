@@ -67,7 +67,7 @@ CASES = [
     Case("rocm-6.4.4 pytorch==2.11.0", "refused torch -> rocm-6.4.4 pytorch", "2.11 has wheels for 7.2 only"),
     Case("rocm-6.4.4 pytorch==9.9", "host torch=9.9 unknown=torch", "without an index nobody knows that there is no such torch"),
     Case("rocm-6.4.4 bitsandbytes==9.9", "refused layers -> rocm-6.4.4 bitsandbytes", "its sources are those of its rows"),
-    # the plugin's API against RCCL's
+    # the plugin's API and RCCL's
     Case("rocm-6.2.4 pytorch aws-ofi-rccl", "bundled torch=2.7.1+rocm6.2.4 warning=fabric", "v5 is taken; hangs with libfabric 2"),
     Case("rocm-6.4.4 pytorch aws-ofi-rccl", "host torch=2.9.1+rocm6.4 warning=fabric", "hangs with the host's libfabric 1.22"),
     Case("rocm-7.0 pytorch aws-ofi-rccl", "refused plugin-abi -> rocm-7.0 pytorch", "RCCL 2.26 takes v6 and later"),
@@ -133,15 +133,15 @@ def answer_of(plan: Plan) -> str:
         rule = next(rule.id for rule in plan.rules if rule.outcome is RuleOutcome.REFUSED)
         nearest = plan.nearest.asked if plan.nearest else None
         return f"refused {rule}" + (f" -> {' '.join((nearest.base, *nearest.add))}" if nearest else "")
-    told = [f"torch={plan.torch}"] if plan.torch else []
+    shown = [f"torch={plan.torch}"] if plan.torch else []
     chosen = plan.stack.layers if plan.stack else ()
-    told += [f"{c.layer.name}={c.version}" for c in chosen if c.layer.name in {"jax", "vllm", "transformers"}]
+    shown += [f"{c.layer.name}={c.version}" for c in chosen if c.layer.name in {"jax", "vllm", "transformers"}]
     for outcome in (RuleOutcome.WARNING, RuleOutcome.UNKNOWN):
-        told += [f"{outcome}={rule}" for rule in dict.fromkeys(r.id for r in plan.rules if r.outcome is outcome)]
-    return " ".join((plan.fabric.value, *told))
+        shown += [f"{outcome}={rule}" for rule in dict.fromkeys(r.id for r in plan.rules if r.outcome is outcome)]
+    return " ".join((plan.fabric.value, *shown))
 
 
-def test_a_request_is_decided_for_its_reason_and_each_rule_tells_both_sides_and_its_source() -> None:
+def test_a_request_is_decided_for_its_reason_and_each_rule_names_need_have_and_source() -> None:
     for case in CASES:
         plan = plan_of(case.asked)
         answer, expected = answer_of(plan).split(), case.answer.split()
@@ -187,7 +187,7 @@ def test_an_argument_that_the_user_gives_is_judged_too(capsys: pytest.CaptureFix
 def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     unseen = "0" * 40
     bundled = ["--base", "rocm-6.4.4", "--fabric", "bundled"]
-    for words, argument, told in (
+    for words, argument, expected in (
         (bundled, f"fabric-bundled.LIBCXI={unseen}", "the Slingshot release of the image's libcxi is not known"),
         (bundled, f"fabric-bundled.CXI_DRIVER={unseen}", "the Slingshot release of the image's libcxi is not known"),
         (bundled, "fabric-bundled.LIBCXI_PREFIX=/opt/x", ""),
@@ -201,13 +201,13 @@ def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(capsys: 
         explain = ["explain", *words, "--site", "lumi", "--verbose"]
         assert main(explain) == ExitCode.GOOD
         plain = unwrapped(capsys.readouterr().out)
-        assert not told or told not in plain
+        assert not expected or expected not in plain
         assert main([*explain, "--arg", argument]) == ExitCode.GOOD
         out = unwrapped(capsys.readouterr().out)
-        assert told in out
-        assert not told or out.startswith("no obstacle found, with doubts")
+        assert expected in out
+        assert not expected or out.startswith("no obstacle found, with doubts")
         if words is bundled:
-            assert ("libcxi and driver are of one release" in out) is not bool(told)
+            assert ("libcxi and driver are of one release" in out) is not bool(expected)
 
 
 VLLM = ["--base", "rocm-6.4.4", "--add", "vllm", "--fabric", "bundled"]

@@ -62,15 +62,15 @@ def produced(level: Level) -> Iterator[tuple[str, Severity]]:
             # a severity in a variable is one of these two
             severities = attributes(call.args[1], "Severity") or {"PROBLEM", "UNKNOWN"}
             yield from ((code, Severity[severity]) for code in codes for severity in severities)
-    if level is Level.STATIC:  # what `doubted` of check/static/variables.py makes of problems
+    if level is Level.STATIC:  # what `as_doubts` of check/static/variables.py makes of problems
         problems = {code for code, meaning in finding_types().items() if Severity.PROBLEM in meaning.static}
         yield from ((code, Severity.UNKNOWN) for code in problems - SURE)
 
 
 @pytest.mark.parametrize("level", Level)
 def test_each_level_finds_what_the_registry_says_with_the_severities_that_it_says(level: Level) -> None:
-    said = {(code, severity) for code, meaning in finding_types().items() for severity in meaning.severities(level)}
-    assert said == set(produced(level))
+    reported = {(code, severity) for code, meaning in finding_types().items() for severity in meaning.severities(level)}
+    assert reported == set(produced(level))
 
 
 def test_each_code_has_one_meaning_and_is_found_at_some_level() -> None:

@@ -1,4 +1,4 @@
-"""An image of somebody else's as a base: what it has is read, told, and not put in again; `adapt` adds what it lacks."""
+"""An image of somebody else's as a base: what it has is read, reported, and not put in again; `adapt` adds what it lacks."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def dpkg(*packages: tuple[str, str, str]) -> Callable[[Path], None]:
     return put
 
 
-def libraries(*names: str, folder: str = "usr/lib64", said: str = "") -> Callable[[Path], None]:
+def libraries(*names: str, folder: str = "usr/lib64", named: str = "") -> Callable[[Path], None]:
     def put(root: Path) -> None:
         (root / folder).mkdir(parents=True)
         for name in names:
-            (root / folder / name).write_bytes(b"\x7fELF\0" + said.encode() + b"\0ncclNetPlugin_v8\0")
+            (root / folder / name).write_bytes(b"\x7fELF\0" + named.encode() + b"\0ncclNetPlugin_v8\0")
 
     return put
 
@@ -93,10 +93,10 @@ ROCM: dict[str, tuple[tuple[Callable[[Path], None], ...], str | None]] = {
     ),
     "Debian's HIP": ((dpkg(("libamdhip64-5", INSTALLED, "5.7.1-6")), libraries("libamdhip64.so.5")), "5.7.1"),
     "the number in a name": ((libraries("librocm-core.so.1.0.70204", "libamdhip64.so.7.2.53211"),), "7.2.4"),
-    "RCCL's own words": ((libraries("librccl.so.1", said="RCCL version 2.27.7 \0ROCm version : 7.2.4.0-9"),), "7.2.4"),
-    "RCCL's own words, older": ((libraries("librccl.so.1", said="RCCL version 2.20.5+hip6.2 "),), "6.2"),
-    "RCCL's version": ((libraries("librccl.so.1", said="RCCL version 2.22.3-"),), "6.4"),
-    "RCCL's version, of several releases": ((libraries("librccl.so.1", said="RCCL version 2.16.5-"),), None),
+    "RCCL's own words": ((libraries("librccl.so.1", named="RCCL version 2.27.7 \0ROCm version : 7.2.4.0-9"),), "7.2.4"),
+    "RCCL's own words, older": ((libraries("librccl.so.1", named="RCCL version 2.20.5+hip6.2 "),), "6.2"),
+    "RCCL's version": ((libraries("librccl.so.1", named="RCCL version 2.22.3-"),), "6.4"),
+    "RCCL's version, of several releases": ((libraries("librccl.so.1", named="RCCL version 2.16.5-"),), None),
     "HIP's version": ((libraries("libamdhip64.so.6.3.42134"),), "6.3"),
     "a soname alone": ((libraries("libamdhip64.so.6"),), None),
     "a build of HIP that is no release": ((libraries("libhsa-runtime64.so.1.14.0"),), None),
@@ -118,7 +118,7 @@ def test_the_rocm_of_an_image_is_read_from_what_there_is(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("clean_home")
 def test_the_driver_window_counts_for_an_image_without_amds_note(site: str, tmp_path: Path, capsys: Capture) -> None:
-    of_8 = libraries("librccl.so.1", said="RCCL version : 2.30.4-\0ROCm version : 8.1.0.0-9", folder=WHEEL)
+    of_8 = libraries("librccl.so.1", named="RCCL version : 2.30.4-\0ROCm version : 8.1.0.0-9", folder=WHEEL)
     window = "needs rocm>=6.0,<8, has ROCm"
     for number, (put, code, line) in enumerate(
         (
@@ -134,7 +134,7 @@ def test_the_driver_window_counts_for_an_image_without_amds_note(site: str, tmp_
         theirs = tmp_path / f"{number}"
         fabric_builder.c_library(theirs, 39)
         put(theirs)
-        libraries("librccl.so.1", folder="opt/theirs", said="RCCL version 2.27.7-")(theirs)  # of 7.1 or 7.2
+        libraries("librccl.so.1", folder="opt/theirs", named="RCCL version 2.27.7-")(theirs)  # of 7.1 or 7.2
         assert main(["explain", "--base", str(theirs), "--site", site]) == code, line
         assert line in unwrapped(capsys.readouterr().out)
 
@@ -156,9 +156,9 @@ def test_a_plugin_for_the_hosts_libfabric_is_put_before_the_images_own(
     assert main(["adapt", str(theirs), "--site", site, "--dry-run"]) == ExitCode.GOOD
     assert "aws-ofi-nccl" not in capsys.readouterr().out
     assert main(["bind", str(theirs), "--host", str(snapshot)]) == ExitCode.NO
-    told = unwrapped(capsys.readouterr().err)
+    message = unwrapped(capsys.readouterr().err)
     words = f"lumiimg adapt {theirs} --site generic --source host-libfabric=host-libfabric.tar"
-    assert words in told
+    assert words in message
     (tmp_path / "host-libfabric.tar").write_bytes(b"")
     source = f"host-libfabric={tmp_path}/host-libfabric.tar"
     assert main(["adapt", str(theirs), "--site", site, "--source", source, "--dry-run"]) == ExitCode.GOOD
@@ -214,13 +214,13 @@ def test_adapt_adds_a_plugin_only_where_rccl_asks_for_none_that_is_there(
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_adapt_says_what_the_image_sets_against_the_network(
+def test_adapt_names_the_variables_of_the_image_that_block_the_network(
     image: Path, site: str, tmp_path: Path, capsys: Capture
 ) -> None:
     """A layer that is added takes no variable away; RCCL would go past the plugin that is put in."""
     other, path = "[plugin.other-name]", "makes RCCL look for librccl-net-aws.so alone"
     sockets = ("NCCL_NET=Socket", "[network.forced]", "FI_PROVIDER=tcp", "[provider.excluded]", "env -u NCCL_NET")
-    for change, told in (
+    for change, expected in (
         (environment("A=b"), ()),
         (environment("NCCL_NET=Socket FI_PROVIDER=tcp"), sockets),
         (environment("NCCL_NET_PLUGIN=aws"), (other, path, "env -u NCCL_NET_PLUGIN")),
@@ -231,8 +231,8 @@ def test_adapt_says_what_the_image_sets_against_the_network(
         change(image)
         assert main(["adapt", str(image), "--site", site, "--dry-run"]) == ExitCode.GOOD
         error = unwrapped(capsys.readouterr().err)
-        assert [part for part in told if part not in error] == []
-        assert told or not [part for part in (other, "sets that, too") if part in error]
+        assert [part for part in expected if part not in error] == []
+        assert expected or not [part for part in (other, "sets that, too") if part in error]
     whole = fabric_builder.bundled(tmp_path / "whole")
     environment("NCCL_NET=Socket")(whole)
     assert main(["adapt", str(whole), "--site", site, "--json"]) == ExitCode.NO
@@ -249,7 +249,7 @@ def test_what_the_image_has_is_a_constraint(image: Path, site: str, capsys: Capt
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_an_image_whose_own_files_do_not_load_is_not_said_to_lack_nothing(
+def test_an_image_whose_own_files_do_not_load_is_not_called_complete(
     tmp_path: Path, site: str, capsys: Capture
 ) -> None:
     """As `check` has it, where no layer would change it."""
@@ -382,15 +382,15 @@ def test_a_plugin_that_asks_for_a_newer_libfabric_than_the_nodes_is_no_quiet_yes
         (theirs / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
         words = ["adapt", str(theirs), "--site", "lumi", "--host", str(host), "--dry-run"]
         assert main(words) == (ExitCode.NO if refused else ExitCode.GOOD)
-        said = unwrapped("".join(capsys.readouterr()))
-        assert ("nothing was built: " in said) is refused
-        assert ("no set of binds of nid005001 loads: FABRIC_1.9" in said) is refused
-        assert (f"adapt {theirs} --site lumi --source host-libfabric=" in said) is refused
+        output = unwrapped("".join(capsys.readouterr()))
+        assert ("nothing was built: " in output) is refused
+        assert ("no set of binds of nid005001 loads: FABRIC_1.9" in output) is refused
+        assert (f"adapt {theirs} --site lumi --source host-libfabric=" in output) is refused
         assert main(["bind", str(theirs), "--host", str(host)]) == (ExitCode.NO if refused else ExitCode.GOOD)
         capsys.readouterr()
-        # none is compiled here, so nothing is said of what it would be compiled against
-        assert "compiled against" not in said
-        assert "pack it there" not in said
+        # none is compiled here, so nothing is reported of what it would be compiled against
+        assert "compiled against" not in output
+        assert "pack it there" not in output
         # what the C library keeps out, a fabric of the image's own mends
         assert main([*words, "--fabric", "bundled"]) == ExitCode.GOOD
         assert "no set of binds" not in unwrapped("".join(capsys.readouterr()))

@@ -90,8 +90,8 @@ source = "the tests"
 )
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\ninclude = ["gcc"]\n[[', 1)
 SECTIONS = {"%files", "%environment", "%post -c /bin/bash", "%test", "%labels"}
-MOST_TOLD = 8_000
-"""Characters of an error: what is wrong can be long, what is told of it not."""
+MOST_CHARS = 8_000
+"""Characters of an error: what is wrong can be long, what is reported of it not."""
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 
 
@@ -151,7 +151,7 @@ class Trap:
         code = main(words)
         shown = capsys.readouterr()
         assert not self.file.exists()
-        assert len(shown.err) < MOST_TOLD
+        assert len(shown.err) < MOST_CHARS
         assert not OBEYED.search(shown.out + shown.err)
         # a value of one line may begin one where a table is wrapped; these are behind a line's end
         assert not re.search(r"^\s*%(pre|setup)", shown.out + shown.err, re.MULTILINE)
@@ -310,11 +310,11 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
         for words in ways if EVERYTHING else [ways[number % len(ways)]]:
             capsys.readouterr()
             assert main(words) == ExitCode.BAD_INPUT, (case, words)
-            said = capsys.readouterr().err
-            assert said.count("\n") == 1, case
-            assert said.startswith("lumiimg: lumiimg.lock: "), case
+            message = capsys.readouterr().err
+            assert message.count("\n") == 1, case
+            assert message.startswith("lumiimg: lumiimg.lock: "), case
             assert not Path("defs").exists(), case
-        # where it is not refused, all of it is settled again, by the catalogue
+        # where it is not refused, all of it is resolved again, by the catalogue
         if (EVERYTHING or number % 4 == 0) and main(["lock", *options]) != ExitCode.BAD_INPUT:
             assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 
@@ -416,14 +416,17 @@ def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
     body = good.partition("\n\n")[2]
     (of_base,) = re.findall(r'^digest = "(.*)"$', body, re.MULTILINE)
     (of_tool,) = re.findall(r'^"https://github.com/x/tool" = "(.*)"$', body, re.MULTILINE)
-    for digest_, other, said in ((of_base, f"sha256:{ZEROS}", "no such image"), (of_tool, ZEROS, "has another digest")):
+    for digest_, other, expected in (
+        (of_base, f"sha256:{ZEROS}", "no such image"),
+        (of_tool, ZEROS, "has another digest"),
+    ):
         bad = signed(body.replace(digest_, other))
         Path("lumiimg.lock").write_text(bad)
         for words, code in (([], ExitCode.NO), (["--offline"], ExitCode.MISSING_HERE)):
             capsys.readouterr()
             assert main(["lock", *options, *words]) == code
-            told = capsys.readouterr().err
-            assert words or (said in told and "lumiimg lock --upgrade all" in told)
+            message = capsys.readouterr().err
+            assert words or (expected in message and "lumiimg lock --upgrade all" in message)
             assert Path("lumiimg.lock").read_text() == bad
     Path("lumiimg.lock").write_text(good)
     assert main(["lock", *options]) == ExitCode.GOOD

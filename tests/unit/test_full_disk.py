@@ -90,8 +90,8 @@ def test_where_no_temporary_folder_can_be_written_one_line_says_so(
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     monkeypatch.setenv("TMPDIR", "/x")
     assert main(["bench", "import", str(tmp_path / "venv"), "--module", "json"]) == ExitCode.MISSING_HERE
-    said = capsys.readouterr().err
-    assert said == (
+    message = capsys.readouterr().err
+    assert message == (
         "lumiimg: /x: nothing can be written there or to another temporary folder; set TMPDIR to a folder with space\n"
     )
 
@@ -143,9 +143,9 @@ def test_a_layer_that_fails_for_want_of_room_names_tmpdir_or_the_cache(
     assert "TMPDIR" in _failed(step, f"cp: error writing '{step.folder}/tmp/x': {QUOTA}"), "nor is that its /tmp"
     assert step.full is None
     _free(monkeypatch, tmp_path / "cache")
-    said = _failed(step, "E: Couldn't download packages: libc6")
-    assert said.startswith(f"{tmp_path}/cache: layer a: the disk or the quota is full; ")
-    assert said.endswith("or move the cache: LUMIIMG_CACHE=FOLDER")
+    reported = _failed(step, "E: Couldn't download packages: libc6")
+    assert reported.startswith(f"{tmp_path}/cache: layer a: the disk or the quota is full; ")
+    assert reported.endswith("or move the cache: LUMIIMG_CACHE=FOLDER")
 
 
 def test_the_layers_of_a_base_are_unpacked_in_the_cache_and_need_no_room_in_tmpdir(

@@ -26,7 +26,7 @@ _READS = re.compile(
 @pytest.mark.threat
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
 def test_a_parser_bears_any_input(target: Target) -> None:
-    inputs = corpus.kept(target.name)
+    inputs = corpus.inputs(target.name)
     chance = random.Random(target.name)  # noqa: S311 - the same inputs each time
     with bounded():
         taken = sum([_tried(target, data) for data in inputs])

@@ -63,7 +63,9 @@ FORMS: dict[str, tuple[bytes, list[str]]] = {
 
 
 def test_each_form_of_a_bundle_says_what_it_is_for() -> None:
-    assert {name: read(data) for name, (data, _) in FORMS.items()} == {name: said for name, (_, said) in FORMS.items()}
+    assert {name: read(data) for name, (data, _) in FORMS.items()} == {
+        name: expected for name, (_, expected) in FORMS.items()
+    }
 
 
 # -- the rule
@@ -117,7 +119,7 @@ PLAIN = gpu.bundle(*gpu.hip("gfx90a"))
         pytest.param(gpu.code_object(version=0), "version 2", id="code object V2"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_never_taken_for_code(data: bytes, why: str) -> None:
+def test_what_cannot_be_read_is_reported_and_never_taken_for_code(data: bytes, why: str) -> None:
     with pytest.raises(GpuCodeError, match=why) as caught:
         gpu_code_in(BytesInMemory(data), "/x.so")
     assert str(caught.value).isprintable()
@@ -200,9 +202,9 @@ def test_the_table_has_each_component_once_and_what_a_site_takes(
         ["vLLM _C", "in part", "1 of 2", "1 of 2 xnack+, xnack-", "1 of 2", "/opt/venv/vllm/_C.abi3.so"],
     ]
     assert {len(line) for line in table} == {len(table[0])}
-    said = json.loads(shown(capsys, image, "--json")[1])
-    assert (said["gpu"], {file["fit"] for file in said["files"]}) == (None, {None}), "no judgement without a site"
-    (vllm,) = (file for file in said["files"] if file["component"] == "vLLM _C")
+    report = json.loads(shown(capsys, image, "--json")[1])
+    assert (report["gpu"], {file["fit"] for file in report["files"]}) == (None, {None}), "no judgement without a site"
+    (vllm,) = (file for file in report["files"] if file["component"] == "vLLM _C")
     assert vllm["bundles"] == [
         {"targets": ["gfx908", "gfx90a:xnack+", "gfx90a:xnack-"], "count": 1},
         {"targets": ["gfx942"], "count": 1},
@@ -232,7 +234,7 @@ def test_what_cannot_be_read_leaves_the_question_open(image: Path, capsys: pytes
         (image / name).write_bytes(before)
 
 
-def test_an_image_without_gpu_code_and_a_site_without_a_gpu_of_amds_are_said(
+def test_an_image_without_gpu_code_and_a_site_without_a_gpu_of_amds_are_reported(
     image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "none/etc").mkdir(parents=True)

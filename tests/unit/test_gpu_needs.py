@@ -35,16 +35,16 @@ def sglang(tmp_path: Path) -> Path:
 
 def answered(capsys: Capture, *words: str | Path) -> tuple[int, str, str]:
     code = main([*map(str, words)])
-    told = capsys.readouterr()
-    return code, unwrapped(told.out), unwrapped(told.err)
+    captured = capsys.readouterr()
+    return code, unwrapped(captured.out), unwrapped(captured.err)
 
 
 def check(capsys: Capture, root: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Return (exit code, parts by component, findings about GPU code)."""
     code = main(["check", str(root), "--level", "static", "--json", "--site", "lumi", *words])
-    said = json.loads(capsys.readouterr().out)
-    parts = {part["component"]: part for part in said["gpu"]["parts"]}
-    return code, parts, [found for found in said["findings"] if found["id"].startswith("gpu.")]
+    report = json.loads(capsys.readouterr().out)
+    parts = {part["component"]: part for part in report["gpu"]["parts"]}
+    return code, parts, [found for found in report["findings"] if found["id"].startswith("gpu.")]
 
 
 # -- the seed's case
@@ -67,18 +67,18 @@ def test_an_image_whose_kernels_are_for_another_gpu_is_a_no_with_the_reason_by_e
     assert "why: no code for gfx90a, the GPU of lumi: sgl-kernel (gfx942 and gfx950 only)" in out
     code, out, err = answered(capsys, "job", sglang, "--site", "lumi", "--annotate", "--", "python", "x.py")
     assert code == ExitCode.GOOD
-    for told in (out.partition("#SBATCH")[0].replace("# ", ""), err):
-        assert "this job will fail: no code for gfx90a, the GPU of lumi, in sgl-kernel (gfx942 and gfx950 only)" in told
-        assert "no code for gfx90a, the GPU of lumi, in aiter (gfx942 only)" in told
+    for text in (out.partition("#SBATCH")[0].replace("# ", ""), err):
+        assert "this job will fail: no code for gfx90a, the GPU of lumi, in sgl-kernel (gfx942 and gfx950 only)" in text
+        assert "no code for gfx90a, the GPU of lumi, in aiter (gfx942 only)" in text
     seen = fabric_builder.host(tmp_path / "node", glibc=38)
     nodes = [str(fabric_builder.snapshot(seen, name=kernel, kernel=kernel)) for kernel in ("5.14", "6.4")]
     main(["drift", *nodes, "--site", "lumi", "--json", "--image", str(sglang)])
     (entry,) = json.loads(capsys.readouterr().out)["images"]
     assert (entry["fate"], "gpu.code" in {rule["id"] for rule in entry["refused"]}) == ("broken-before", True)
     code = main(["check", str(sglang), "--level", "static", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    assert (code, said["gpu"]) == (ExitCode.UNDECIDED, None), "without a site nothing is said of a GPU"
-    assert not [found for found in said["findings"] if found["id"].startswith("gpu.")]
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["gpu"]) == (ExitCode.UNDECIDED, None), "without a site nothing is said of a GPU"
+    assert not [found for found in report["findings"] if found["id"].startswith("gpu.")]
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -93,12 +93,12 @@ def test_nothing_is_built_on_it_and_the_nearest_that_works_is_named(sglang: Path
 @pytest.mark.usefixtures("clean_home")
 def test_what_is_not_sure_of_an_image_is_a_doubt_of_a_request(tmp_path: Path, capsys: Capture) -> None:
     damaged = {"opt/rocm/lib/librccl.so.1": gpu.library(gpu.bundle(*gpu.hip("gfx90a"))[:-1])}
-    for root, said in (
+    for root, expected in (
         (image(tmp_path / "xnack", {}, rccl="gfx90a:xnack+"), "RCCL: only with HSA_XNACK=1 in the job"),
         (image(tmp_path / "damaged", damaged), "not known: needs code for gfx90a, has RCCL"),
     ):
         code, out, _ = answered(capsys, "explain", "--base", root, "--site", "lumi")
-        assert (code, said in out) == (ExitCode.GOOD, True), out
+        assert (code, expected in out) == (ExitCode.GOOD, True), out
 
 
 def node(tmp_path: Path, *versions: int) -> Path:
@@ -111,24 +111,24 @@ def node(tmp_path: Path, *versions: int) -> Path:
 
 
 def test_the_gpu_of_a_node_that_was_seen_decides_without_a_site(sglang: Path, tmp_path: Path, capsys: Capture) -> None:
-    def said(*words: str | Path) -> tuple[Any, list[tuple[str, str]]]:
+    def gpu_findings(*words: str | Path) -> tuple[Any, list[tuple[str, str]]]:
         main(["check", str(sglang), "--level", "static", "--json", *map(str, words)])
         answer = json.loads(capsys.readouterr().out)
         return answer["gpu"], [(f["severity"], f["summary"]) for f in answer["findings"] if f["id"] == "gpu.code"]
 
     mi250 = node(tmp_path / "a", 90010, 90010)
     assert json.loads(mi250.read_text())["gpus"] == ["gfx90a", "gfx90a"]
-    account, findings = said("--host", mi250)
+    account, findings = gpu_findings("--host", mi250)
     host = json.loads(mi250.read_text())["host"]
     assert (account["gpu"], account["machine"]) == ("gfx90a:sramecc+:xnack-", host)
     assert findings[0][0] == "problem"
     assert findings[0][1].startswith(f"no code for gfx90a, the GPU of {host}: sgl-kernel")
     # what is believed of the site counts less
-    account, findings = said("--host", node(tmp_path / "b", 90402, 90402, 110000), "--site", "lumi")
+    account, findings = gpu_findings("--host", node(tmp_path / "b", 90402, 90402, 110000), "--site", "lumi")
     assert account["gpu"] == "gfx942:sramecc+:xnack-"
     assert "problem" in {severity for severity, _ in findings}, "this RCCL is for gfx90a alone"
     assert "RCCL (gfx90a only)" in findings[0][1]
-    assert said("--host", node(tmp_path / "c"))[0] is None, "no GPU was seen, and no site is named"
+    assert gpu_findings("--host", node(tmp_path / "c"))[0] is None, "no GPU was seen, and no site is named"
     script = ["job", str(sglang), "--site", "lumi", "--annotate", "--host", str(tmp_path / "b/node.json")]
     assert main([*script, "--", "python", "x.py"]) == ExitCode.GOOD
     assert "no code for gfx942" in unwrapped(capsys.readouterr().out)
@@ -255,7 +255,7 @@ def test_what_the_files_show_counts_more_than_what_is_known_of_others(tmp_path: 
     own = {"sgl_kernel/common_ops.abi3.so": only("gfx90a")}  # built for it all the same
     beside = {"aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942")}
     root = image(tmp_path / "x", {})
-    for names, files, code, said in (
+    for names, files, code, expected in (
         ("torch-2.9.1+rocm6.4 sglang-0.5.5", {}, ExitCode.NO, {ends}),  # no kernel of it was found
         ("torch-2.9.1+rocm6.4 sglang-0.5.5", own, ExitCode.GOOD, set()),
         ("vllm-0.12.0", beside, ExitCode.GOOD, {doubt}),  # no job needs it
@@ -267,5 +267,5 @@ def test_what_the_files_show_counts_more_than_what_is_known_of_others(tmp_path: 
             (root / PACKAGES / path).parent.mkdir(parents=True)
             (root / PACKAGES / path).write_bytes(data)
         assert main(["explain", "--base", str(root), "--site", "lumi"]) == code, names
-        told = unwrapped(capsys.readouterr().out)
-        assert {words for words in (ends, doubt, nan) if words in told} == said, names
+        output = unwrapped(capsys.readouterr().out)
+        assert {words for words in (ends, doubt, nan) if words in output} == expected, names

@@ -147,7 +147,7 @@ def a_gpu_taken_for_another(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "said"),
+    ("plant", "expected"),
     [
         (rccl_in_a_store, "RCCL (gfx942 only)"),
         (rccl_before_the_good_one, "RCCL (gfx942 only)"),
@@ -160,16 +160,16 @@ def a_gpu_taken_for_another(root: Path) -> None:
     ],
 )
 def test_what_a_job_would_load_is_found_wherever_it_is_hidden(
-    plant: Callable[[Path], None], said: str, tmp_path: Path, capsys: Capture
+    plant: Callable[[Path], None], expected: str, tmp_path: Path, capsys: Capture
 ) -> None:
     root = image(tmp_path / "i", {})
     plant(root)
     problems, _ = judged(root, capsys)
-    assert said in " ".join(problems)
+    assert expected in " ".join(problems)
 
 
 def judged(root: Path, capsys: Capture) -> tuple[list[str], list[str]]:
-    """Return what stands against the GPU code of an image, and what is open about it."""
+    """Return the obstacles in the GPU code of an image, and what is open about it."""
     main(["check", str(root), "--level", "static", "--json", "--site", "lumi"])
     found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["id"].startswith("gpu.")]
     return tuple([each["summary"] for each in found if each["severity"] == kind] for kind in ("problem", "unknown"))  # type: ignore[return-value]

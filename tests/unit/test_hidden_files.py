@@ -94,8 +94,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> str:
 def answer(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     capsys.readouterr()
     main(["check", str(root), "--level", "static", "--json", *more])
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
 
 
 @pytest.mark.usefixtures("home")
@@ -105,11 +105,11 @@ def test_what_an_engine_mounts_over_is_not_there(
 ) -> None:
     root = bundled(tmp_path / "image")
     PLANTED[way](root, folder)
-    said = answer(root, capsys)
+    report = answer(root, capsys)
     # a libfabric that is not there may come from the host
-    assert said["answer"] == ("undecided" if way == "runpath" else "no")
-    told = [finding for finding in said["findings"] if folder in json.dumps(finding)]
-    assert any("mount" in (finding["cause"] or "") for finding in told), said["findings"]
+    assert report["answer"] == ("undecided" if way == "runpath" else "no")
+    reported = [finding for finding in report["findings"] if folder in json.dumps(finding)]
+    assert any("mount" in (finding["cause"] or "") for finding in reported), report["findings"]
 
 
 @pytest.mark.usefixtures("home")
@@ -119,10 +119,10 @@ def test_what_no_engine_mounts_over_is_there(
 ) -> None:
     root = bundled(tmp_path / "image")
     PLANTED[way](root, folder)
-    said = answer(root, capsys)
+    report = answer(root, capsys)
     # a search path into somebody's home is an open question of its own
     is_open = way == "runpath" and folder.startswith(("home", "root"))
-    assert said["answer"] == ("undecided" if is_open else "no-obstacle"), said["findings"]
+    assert report["answer"] == ("undecided" if is_open else "no-obstacle"), report["findings"]
 
 
 @pytest.mark.usefixtures("home")
@@ -134,9 +134,9 @@ def test_a_torch_that_nothing_imports_since_it_is_mounted_over_leaves_the_answer
     environment(root, LD_LIBRARY_PATH="/opt/rocm/lib", PATH="/home/alice/venv/bin:/usr/bin")
     assert answer(root, capsys)["answer"] == "no-obstacle"
     torch(root, "home/alice/venv")
-    said = answer(root, capsys)
-    (found,) = [finding for finding in said["findings"] if finding["id"] == "program.unknown"]
-    assert said["answer"] == "undecided"
+    report = answer(root, capsys)
+    (found,) = [finding for finding in report["findings"] if finding["id"] == "program.unknown"]
+    assert report["answer"] == "undecided"
     assert "torch/lib/libtorch_hip.so is in the image, but not in the container" in found["summary"]
 
 
@@ -187,8 +187,8 @@ def test_the_configuration_of_the_engine_decides(
     by_link(root, folder)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    said = answer(root, capsys, "--host", on_node(tmp_path, **settings))
-    assert said["answer"] == answer_is, said["findings"]
+    report = answer(root, capsys, "--host", on_node(tmp_path, **settings))
+    assert report["answer"] == answer_is, report["findings"]
 
 
 def test_what_is_bound_of_a_host_is_hidden_by_no_folder_that_may_be_mounted(
@@ -223,8 +223,8 @@ def test_bind_and_explain_and_ldd_see_what_check_sees(
     assert main(["explain", str(root), "--host", node]) == 1
     assert "librccl-net.so" not in json.dumps(answer(root, capsys, "--host", node)["path"]["plugin"])
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so"]) == 2
-    said = capsys.readouterr().err
-    assert "is in the image, but not in the container: the engine mounts another /tmp over it" in said
+    message = capsys.readouterr().err
+    assert "is in the image, but not in the container: the engine mounts another /tmp over it" in message
     assert main(["ldd", str(root), "/usr/lib64/librccl-net.so", "--bind", f"{root}/tmp/own:/tmp/own"]) == 0
 
 

@@ -78,8 +78,8 @@ def test_every_library_of_a_closure_is_recorded_once_with_its_links_and_digest(n
     needs("sha256sum")
     for recorded in snapshot.libraries:
         real = node / recorded.path.lstrip("/")
-        told = subprocess.run(["sha256sum", real], check=True, capture_output=True, text=True).stdout.split()[0]
-        assert (recorded.sha256, recorded.size_bytes) == (told, real.stat().st_size)
+        digest = subprocess.run(["sha256sum", real], check=True, capture_output=True, text=True).stdout.split()[0]
+        assert (recorded.sha256, recorded.size_bytes) == (digest, real.stat().st_size)
 
 
 def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_libfabric_that_cannot_be_loaded_here_is_not_the_fabric(changed: Path)
     assert "libfabric needs libcxi.so.1 and cannot be loaded here: scan on a compute node" in snapshot.gaps
 
 
-def test_a_version_that_the_host_itself_lacks_is_told(changed: Path) -> None:
+def test_a_version_that_the_host_itself_lacks_is_reported(changed: Path) -> None:
     put_files(changed, {"/versions": "GLIBC_2.2.5 { f225; f238; };\n"})
     library(changed / "usr/lib64/libc.so.6", f"-Wl,--version-script,{changed}/versions", source=_LIBC)
     entry = of_role(scan(changed), "libfabric")[0]

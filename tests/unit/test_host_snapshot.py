@@ -102,7 +102,7 @@ NO_SNAPSHOTS = [
 
 
 @pytest.mark.threat
-def test_a_file_that_is_no_snapshot_is_told_in_one_line(target: Path) -> None:
+def test_a_file_that_is_no_snapshot_is_reported_in_one_line(target: Path) -> None:
     for data, words in NO_SNAPSHOTS:
         target.write_bytes(data)
         with pytest.raises(DecodeError, match=words) as caught:
@@ -139,7 +139,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.threat
-def test_a_wrong_value_is_told_with_its_key(good: Snapshot, target: Path) -> None:
+def test_a_wrong_value_is_reported_with_its_key(good: Snapshot, target: Path) -> None:
     for change, key in WRONG:
         data = json.loads(snapshot_text(good))
         change(data)
@@ -170,7 +170,7 @@ def test_a_file_without_end_is_refused(target: Path, monkeypatch: pytest.MonkeyP
 
 def test_every_closure_leads_to_libraries_with_the_facts_of_the_real_ones(good: Snapshot, node: Path) -> None:
     assert {entry.role for entry in good.entries} >= {"libfabric", "libcxi", "net-plugin", "other"}
-    # a path that leads through a directory and out again is kept
+    # a path that leads through a directory and out again is unchanged
     assert good.directories == ("/opt/site/share",)
     assert good.entries[-1].closure["libdep.so"] == "/opt/site/bin/../share/../lib/libdep.so"
     host, real = HostFiles(good), RootFileSystem(FolderTree(node))

@@ -19,7 +19,7 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError
 from lumiimg.fetch.http import login_for
 from lumiimg.joblog import files as sources
-from lumiimg.resolve.bootstrap import stamp
+from lumiimg.resolve.bootstrap import file_stamp
 from lumiimg.resolve.lock import layer_digest
 from tests.shared.build_machine import stored
 from tests.shared.layer_builder import LAYER, MakeLayer
@@ -86,10 +86,10 @@ def test_no_verb_waits_for_a_file_or_reads_it_without_end(name: str, tmp_path: P
         check=False,
         start_new_session=True,
     )
-    told = [part.splitlines() for part in child.stderr.split("verb ")[1:]]
-    assert child.returncode == 0, f"{name}: {told[-1] if told else child.stderr}"
-    assert [lines[0] for lines in told] == list(verbs)
-    for verb, *lines, code in told:
+    message = [part.splitlines() for part in child.stderr.split("verb ")[1:]]
+    assert child.returncode == 0, f"{name}: {message[-1] if message else child.stderr}"
+    assert [lines[0] for lines in message] == list(verbs)
+    for verb, *lines, code in message:
         if verb == "log" and name == "sparse":
             assert code == f"code {ExitCode.UNDECIDED:d}", lines
         else:
@@ -108,7 +108,7 @@ root, cache = Path(sys.argv[1]), LayerCache(Path(sys.argv[1]))
 signal.alarm(20)
 for name in sys.argv[2].split():
     found = cache.find(CacheKey({"definition": name}))
-    print(name, found is not None and found.is_whole, list(cache.seconds()))
+    print(name, found is not None and found.is_intact, list(cache.seconds()))
 print(digest_of_file(root / "base", root, print))
 for verb in ("ls", "verify", "prune", "ls"):
     print("code", int(main(["cache", verb])), flush=True)
@@ -132,7 +132,7 @@ def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, 
     (cache.root / "base").write_bytes(b"base")
     places = [cache.root / "layers" / entry.key / name for name, entry in entries.items() if name != "good"]
     places.append(cache.root / "contents" / ("1" * 64))
-    places.append(cache.root / "bases" / stamp(cache.root / "base"))
+    places.append(cache.root / "bases" / file_stamp(cache.root / "base"))
     places += [cache.root / "oci" / f"sha256-{'0' * 64}-{size}.tar" for size in (0, TERABYTES)]
     places.append(cache.root / "from.json")
     for place in places:

@@ -49,7 +49,7 @@ SLACK_S = 8
 
 
 def sized(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
-    """Return an answer with a body and what is said of its length."""
+    """Return an answer with a body and what is reported of its length."""
     lines = b"".join(header + b"\r\n" for header in headers)
     return OK + lines + b"Content-Length: %d\r\n\r\n" % (len(body) if length is None else length) + body
 
@@ -152,7 +152,7 @@ HARMLESS = {
     "a packed bomb": PACKED,
     "a bomb packed twice": PACKED_TWICE,
 }
-"""What is kept of a file of which nothing is known: the body as it came, which nobody unpacks."""
+"""What is stored of a file of which nothing is known: the body as it came, which nobody unpacks."""
 
 
 @pytest.fixture(autouse=True)
@@ -182,8 +182,8 @@ def test_no_download_is_held_or_filled_by_any_server(server: str, tmp_path: Path
             try:
                 fetch(url, folder)
             except LumiimgError as error:
-                told = str(error)
-                assert (told.isprintable(), len(told) < 1000) == (True, True), (kind, told)
+                message = str(error)
+                assert (message.isprintable(), len(message) < 1000) == (True, True), (kind, message)
                 kept = [path for path in folder.iterdir() if path.name in {MARK, "image"}]
                 assert not kept, kind
             else:

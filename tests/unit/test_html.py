@@ -67,7 +67,7 @@ def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) 
 
 
 @pytest.mark.threat
-def test_a_hostile_log_is_told_as_it_is(tmp_path: Path) -> None:
+def test_a_hostile_log_is_reported_as_it_is(tmp_path: Path) -> None:
     node = "<script>alert(1)</script>"
     lines = [
         f"{text} n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : {text}: cannot open shared object file : when loading {text}"
@@ -100,11 +100,11 @@ def test_the_page_says_what_the_json_says(tmp_path: Path, capsys: Capture) -> No
     words = ["check", str(image), "--level", "static", "--host", str(node), "--json", "--html", str(page)]
     code = main(words)
     data = json.loads(capsys.readouterr().out)
-    told = judge(page.read_text()).words
+    shown_words = judge(page.read_text()).words
     assert code == ExitCode.GOOD
-    assert data["sentence"] in told
+    assert data["sentence"] in shown_words
     for fact in facts_of(data):
-        assert shown(fact) in told
+        assert shown(fact) in shown_words
 
 
 def test_a_log_of_thousands_of_nodes_makes_a_small_page_that_names_them_all() -> None:

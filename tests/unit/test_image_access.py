@@ -120,11 +120,11 @@ def test_ldd_answers_as_the_loader_of_a_stranger(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     (image / "lib64/libc.so.6").chmod(0o700)
     assert main(words) == (1 if IS_ROOT else 3)
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     if IS_ROOT:
-        assert "/lib64/libc.so.6 exists, but only root may read it: /lib64/libc.so.6 has mode 0700" in said
+        assert "/lib64/libc.so.6 exists, but only root may read it: /lib64/libc.so.6 has mode 0700" in output
     else:
-        assert "loads only for users who may read /lib64/libc.so.6" in said
+        assert "loads only for users who may read /lib64/libc.so.6" in output
     assert main(["ldd", str(image), "--all"]) == (1 if IS_ROOT else 0)
 
 
@@ -172,8 +172,10 @@ def test_a_folder_on_the_way_to_the_plugin_is_named(tmp_path: Path, capsys: pyte
     (image / "opt/plugin").chmod(0o700)
     code, found = judged(image, capsys)
     assert code == (1 if IS_ROOT else 3)
-    said = "only root may read /opt/plugin/lib/librccl-net.so" if IS_ROOT else "not everyone may read /opt/plugin/lib"
-    assert said in found["library.not-for-all"][1]
+    message = (
+        "only root may read /opt/plugin/lib/librccl-net.so" if IS_ROOT else "not everyone may read /opt/plugin/lib"
+    )
+    assert message in found["library.not-for-all"][1]
     assert "plugin.absent" not in found
 
 

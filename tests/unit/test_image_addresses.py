@@ -88,7 +88,7 @@ def docker(
         yield asked_for
 
 
-def test_names_of_files_and_addresses_are_told_apart() -> None:
+def test_names_of_files_and_addresses_are_distinguished() -> None:
     for name, address in {
         "docker://a/b:1": "docker://a/b:1",
         "docker:/a/b:1": "docker://a/b:1",
@@ -153,29 +153,31 @@ def test_an_image_of_an_engine_is_read_once(
 def test_what_an_engine_does_not_give_is_one_line_and_no_verdict(
     layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def said(name: str, code: ExitCode, lines: int = 1) -> str:
+    def error_of(name: str, code: ExitCode, lines: int = 1) -> str:
         assert main(["check", name, "--level", "static"]) == code
         error = capsys.readouterr().err
         assert error.count("\n") == lines, error
         return error
 
     with docker(layer, tmp_path, monkeypatch):
-        assert "the engine does not have it; docker pull other:1" in said("docker-daemon:other:1", ExitCode.BAD_INPUT)
-        assert "the engine did not provide it" in said("docker-daemon:broken:1", ExitCode.BAD_INPUT)
+        assert "the engine does not have it; docker pull other:1" in error_of(
+            "docker-daemon:other:1", ExitCode.BAD_INPUT
+        )
+        assert "the engine did not provide it" in error_of("docker-daemon:broken:1", ExitCode.BAD_INPUT)
         with monkeypatch.context() as full:
             full.setattr(room, "room_at", lambda folder: FreeSpace(folder, 1024, in_memory=False))
-            error = said("docker-daemon:mine:1", ExitCode.MISSING_HERE, lines=2)
+            error = error_of("docker-daemon:mine:1", ExitCode.MISSING_HERE, lines=2)
         assert re.search(r"docker-daemon://mine:1: needs \S+ \S+, but 1 KiB are left in .*; free some space", error)
     where = f"unix://{tmp_path}/none.sock"
     monkeypatch.setenv("DOCKER_HOST", where)
-    error = said("docker-daemon:mine:1", ExitCode.MISSING_HERE)
+    error = error_of("docker-daemon:mine:1", ExitCode.MISSING_HERE)
     assert f"no Docker engine answers at {where}: No such file or directory; start one" in error
 
     def refused(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
-    assert f"you may not use the Docker engine at {where}" in said("docker-daemon:mine:1", ExitCode.MISSING_HERE)
+    assert f"you may not use the Docker engine at {where}" in error_of("docker-daemon:mine:1", ExitCode.MISSING_HERE)
 
 
 @pytest.mark.parametrize("version", ["1.41", "1.43", "1.52"])
@@ -191,7 +193,7 @@ def test_an_image_that_an_engine_did_not_save_whole_is_copied_again(
 ) -> None:
     """An error in the middle comes as the end of the file (moby, getImagesGet), or the connection breaks off."""
     half = layer[: len(layer) // 2]
-    for reply, said in (
+    for reply, expected in (
         (Reply(body=half + b'{"message": "no space left"}'), "fetch or save it again"),
         (Reply(body=half, length=len(layer)), "the engine did not provide it: "),
         (Reply(500, b'{"message": "boom"}'), "the engine did not provide it: boom"),
@@ -201,7 +203,7 @@ def test_an_image_that_an_engine_did_not_save_whole_is_copied_again(
                 assert main([*command, "docker-daemon:mine:1"]) != ExitCode.GOOD
                 error = capsys.readouterr().err
                 assert "docker-daemon://mine:1: " in error
-                assert said in error
+                assert expected in error
     with docker(layer, tmp_path, monkeypatch):
         assert main(["explain", "docker-daemon:mine:1"]) == ExitCode.UNDECIDED
 

@@ -125,7 +125,7 @@ def test_scripts_with_names_of_the_engines_count_by_what_is_in_them(tmp_path: Pa
                     assert image.description.doubts == {"PATH": doubt}
 
 
-def test_scripts_that_are_too_long_alone_or_together_are_said_and_the_others_are_read(tmp_path: Path) -> None:
+def test_scripts_that_are_too_long_alone_or_together_are_reported_and_the_others_are_read(tmp_path: Path) -> None:
     folder = _image(tmp_path / "a", n90__environment="export A=1\n", n91__environment="# " + "x" * 1_100_000)
     (folder / ".singularity.d/labels.json").write_text(json.dumps({"a": "x" * 1_100_000}))
     with open_image(folder) as image:

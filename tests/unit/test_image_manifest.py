@@ -26,7 +26,7 @@ from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock_file import to_record
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.fuzz.locks import settled
+from tests.fuzz.locks import with_digests
 from tests.shared import fabric_builder
 from tests.shared.programs import unwrapped
 from tests.shared.sif_builder import made_sif
@@ -55,7 +55,7 @@ def put(root: Path, manifest: BindManifest | bytes) -> Path:
     return root
 
 
-def said_by(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+def printed_by(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
     code = main([*map(str, words)])
     out, err = capsys.readouterr()
     return code, " ".join(unwrapped(out + err).split())
@@ -132,10 +132,10 @@ def test_a_manifest_that_no_build_writes_is_refused_in_one_line(
 def test_show_prints_it(tmp_path: Path, node: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
     root, home = fabric_builder.image(tmp_path / "image"), {"HOME": str(tmp_path)}
     context = PlanContext(open_catalogue(home), site=find_site("lumi", home))
-    record = to_record(settled(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock()))
+    record = to_record(with_digests(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock()))
     manifest = made(root, node)
     sif = made_sif(put(root, manifest), tmp_path / "image.sif", record)
-    code, text = said_by(capsys, "show", sif)
+    code, text = printed_by(capsys, "show", sif)
     assert (code, "bind manifest: fabric host, made for nid005001" in text) == (0, True)
     assert "librccl-net.so needs libfabric.so.1; " in text
     assert all(f"{bind.source} at {bind.target}: {bind.reason}" in text for bind in manifest.binds)
@@ -164,10 +164,10 @@ def test_job_and_module_bind_by_one_that_was_made_for_a_node(
     modules.mkdir()
     if carries:
         put(image, made(image, node))
-    code, job = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
+    code, job = printed_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
     assert (code, f"{LIBFABRIC}:{PRIVATE}/libfabric.so.1" in job) == (0, binds)
     assert "/var/spool/slurmd" in job, "the site's own are bound, too"
-    code, module = said_by(capsys, "module", image, "-o", modules, "--site", "lumi", "--name", "x/1")
+    code, module = printed_by(capsys, "module", image, "-o", modules, "--site", "lumi", "--name", "x/1")
     assert (code, f"{PRIVATE}/libcxi.so.1" in (modules / "modulefiles/x/1").read_text()) == (0, binds)
     assert ("no library of the machine" in module) is not binds
     for text in (job, module):
@@ -184,14 +184,14 @@ def test_no_job_binds_by_one_that_the_files_of_the_image_contradict(
     plain, own = fabric_builder.image(tmp_path / "image"), fabric_builder.bundled(tmp_path / "own")
     good = made(plain, node)
     lacking = replace(good, binds=tuple(bind for bind in good.binds if not bind.target.endswith("libfabric.so.1")))
-    for image, manifest, said in (
+    for image, manifest, expected in (
         (plain, lacking, "libfabric.so.1 is needed, but is not in it"),
         (own, good, "the image's own libfabric reaches Slingshot"),
     ):
         put(image, manifest)
-        code, text = said_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
+        code, text = printed_by(capsys, "job", image, "--site", "lumi", "--nodes", "2", "--", "true")
         assert (code, f":{PRIVATE}/" in text) == (0, False)
-        assert said in text
+        assert expected in text
 
 
 @pytest.mark.usefixtures("clean_home")
@@ -236,9 +236,9 @@ def test_a_manifest_that_lies_makes_no_answer_better(
 
     def answers(image: Path) -> list[int]:
         more: list[list[str | Path]] = [["check", image, "--level", "static"], ["explain", image, "--host", host]]
-        return [said_by(capsys, *words)[0] for words in (*asked(image, host), *more)]
+        return [printed_by(capsys, *words)[0] for words in (*asked(image, host), *more)]
 
     before = {image: answers(image) for image in (old, bare)}
     for lie in lies:
         assert {image: answers(put(image, lie)) for image in before} == before, lie
-        assert ("is not used: " in said_by(capsys, *asked(bare, host)[0])[1]) is (lie == b"{"), lie
+        assert ("is not used: " in printed_by(capsys, *asked(bare, host)[0])[1]) is (lie == b"{"), lie

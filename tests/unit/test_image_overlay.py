@@ -69,7 +69,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def root(packed: list[Path]) -> Iterator[RootFileSystem]:
-    sources = [HostFile.of_image(path) for path in packed]
+    sources = [HostFile.from_image(path) for path in packed]
     yield RootFileSystem(OverlayTree([SquashfsTree(source) for source in sources]))
     for source in sources:
         source.close()
@@ -95,12 +95,12 @@ def test_every_name_is_that_of_the_uppermost_layer_that_shows_it_and_a_hidden_on
 
 
 def test_opaque_folders_are_known_by_their_attributes(packed: list[Path], tmp_path: Path) -> None:
-    lower, middle, _ = (SquashfsTree(HostFile.of_image(path)) for path in packed)
+    lower, middle, _ = (SquashfsTree(HostFile.from_image(path)) for path in packed)
     assert (lower.has_opaque(), middle.has_opaque()) == (False, True)
     fields = SUPERBLOCK.unpack(packed[1].read_bytes()[: SUPERBLOCK.size])
     without = Superblock(*fields)._replace(xattr_table=NO_TABLE)
     (tmp_path / "x").write_bytes(SUPERBLOCK.pack(*without) + packed[1].read_bytes()[SUPERBLOCK.size :])
-    tree = SquashfsTree(HostFile.of_image(tmp_path / "x"))
+    tree = SquashfsTree(HostFile.from_image(tmp_path / "x"))
     opaque = tree.child(tree.root, "opaque")
     assert opaque is not None
     assert tree.xattrs(opaque) == {}
@@ -121,4 +121,4 @@ def test_sets_that_share_very_many_attributes_are_not_all_read(packed: list[Path
     path = tmp_path / "many"
     path.write_bytes(SUPERBLOCK.pack(*fields) + data[SUPERBLOCK.size :] + table.ljust(1000, b"\0"))
     with pytest.raises(ImageError, match="an inode with 32768 extended attributes"):
-        SquashfsTree(HostFile.of_image(path)).has_opaque()
+        SquashfsTree(HostFile.from_image(path)).has_opaque()

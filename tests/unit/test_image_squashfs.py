@@ -22,7 +22,7 @@ from lumiimg.image import FileKind, ImageError, ImageKind, RootFileSystem, open_
 from lumiimg.image.squashfs.blocks import Decompressor
 from lumiimg.image.squashfs.format import Compressor
 from tests.shared.programs import squashed
-from tests.shared.squashfs_tree import COMPRESSIONS, FIXTURES, NOT_READ, WAYS, fill
+from tests.shared.squashfs_tree import COMPRESSIONS, FIXTURES, NOT_READ, STRATEGIES, fill
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_path_a_thousand_deep_is_an_error() -> None:
 
 
 def test_other_ways_to_pack_read_the_same_and_what_is_not_read_is_named(packed: Path) -> None:
-    for way in WAYS:
+    for way in STRATEGIES:
         with open_image(FIXTURES / way) as image:
             for name in ("large", "sparse", "block", "small", "empty", "many/00042-xx"):
                 assert image.root.read_bytes(f"/{name}", 8 << 20) == (packed / name).read_bytes(), (way, name)
@@ -197,7 +197,7 @@ DAMAGE = (
     (72, b"\xff" * 8, "tables"),
     (32, b"\xff" * 8, "outside"),
 )
-"""Of the superblock: where, what is there instead, and what is said; the fuzz target squashfs has the rest."""
+"""Of the superblock: where, what is there instead, and what is reported; the fuzz target squashfs has the rest."""
 
 
 def test_what_is_damaged_is_named(small: bytes, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Trap:
         paths = (self.file, self.folder, *self.folder.rglob("*"))
         return {f"{path}": (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in paths}
 
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
         return self.seen() == self.before
 
 
@@ -117,7 +117,7 @@ def test_no_place_for_a_mount_is_made_through_a_link(name: str, leads_to: str, t
             mounted(trap.root)
     else:
         mounted(trap.root)
-    assert trap.is_whole()
+    assert trap.is_intact()
     assert not (trap.root.parent / "new").exists()
 
 
@@ -201,7 +201,7 @@ def test_a_link_of_an_image_leads_nothing_that_is_written_for_it_out_of_a_folder
     ours.mkdir()
     with open_image(trap.root) as image:
         write_metadata(ours, image.root, [BASE], {})
-    assert trap.is_whole()
+    assert trap.is_intact()
     assert (ours / ".singularity.d/env/90-environment.sh").read_text().endswith("follow\n\n    export A=1\n\n\n")
     assert json.loads((ours / ".singularity.d/labels.json").read_text())["of"] == "base"
     assert "mine" not in (ours / ".singularity.d/labels.json").read_text()
@@ -228,7 +228,7 @@ def test_the_last_layer_has_what_definitions_say_and_what_the_image_lacks(trap: 
     labels = json.loads((top / ".singularity.d/labels.json").read_text())
     assert (labels["of"], labels["with"]) == ("base", "more"), "a definition replaces no label"
     assert (top / ".singularity.d/Singularity").read_text() == above.sections.body
-    assert trap.is_whole()
+    assert trap.is_intact()
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
@@ -246,8 +246,8 @@ def test_what_an_image_of_a_registry_says_of_itself_is_run_as_it_says(shell: str
     write_config(root, config)
     script = root / ".singularity.d/env/10-docker2singularity.sh"
     asked = f'. {script}; printf \'%s|\' "$NASTY" "$SET" "$EMPTY"'
-    said = subprocess.run([shell, "-c", asked], env={"SET": "user"}, capture_output=True, text=True, check=True)
-    assert said.stdout == f"{nasty}|user||"
+    done = subprocess.run([shell, "-c", asked], env={"SET": "user"}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{nasty}|user||"
     for words, expected in (([], "a b|$x|'|"), (["x y"], "x y|")):
         run = [shell, f"{root}/.singularity.d/runscript", *words]
         assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == expected
@@ -274,7 +274,7 @@ def test_labels_that_an_engine_has_written_are_dated_and_no_link_is_followed(tra
     labels.symlink_to(trap.file)
     with pytest.raises(OSError, match="labels"):
         date_labels(trap.root)
-    assert trap.is_whole()
+    assert trap.is_intact()
 
 
 # compiled Python
@@ -297,7 +297,7 @@ def test_compiled_python_of_this_machine_is_not_dated(trap: Trap) -> None:
     (other.parent / "__pycache__").symlink_to(trap.folder)
     trap.before = trap.seen()
     tidy(trap.root, [])
-    assert trap.is_whole()
+    assert trap.is_intact()
 
 
 # layers over a sandbox
@@ -318,7 +318,7 @@ def test_a_layer_is_not_unpacked_through_a_link(trap: Trap, tmp_path: Path, as_u
         (trap.root / name).symlink_to(target)
     (trap.root / "link/below").mkdir(parents=True)
     unpack(trap.root, squashed(delta, tmp_path / "delta.sqfs"), as_user=as_user)
-    assert trap.is_whole()
+    assert trap.is_intact()
     assert (trap.root / "folder/deep/file").read_text() == (trap.root / "two").read_text() == "theirs"
     assert (trap.root / "one").samefile(trap.root / "two")
     kinds = {path.name: (path.is_symlink(), path.is_dir()) for path in trap.root.iterdir()}
@@ -384,7 +384,7 @@ def test_no_link_is_followed_whatever_is_done(trap: Trap) -> None:
         for name in ("file", "folder", "pipe"):
             with pytest.raises(OSError, match=name):
                 safe_fs.open_file(at, name, os.O_RDWR)
-    assert trap.is_whole()
+    assert trap.is_intact()
 
 
 @pytest.mark.threat
@@ -397,4 +397,4 @@ def test_a_link_that_comes_between_a_look_and_what_is_done_is_not_followed(trap:
         (trap.root / name).symlink_to(trap.folder)
     with open_image(shown) as image, pytest.raises(OSError, match=r"etc|opt"), mount_points(trap.root, image.root):
         pass
-    assert trap.is_whole()
+    assert trap.is_intact()

@@ -70,7 +70,7 @@ def test_distributions_are_found_in_any_folder_and_not_inside_others(root: Path)
 
 
 @pytest.mark.threat
-def test_more_distributions_than_any_image_has_are_left_out_and_said(
+def test_more_distributions_than_any_image_has_are_left_out_and_counted(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lumiimg.inventory.components.MOST_DISTRIBUTIONS", 2)

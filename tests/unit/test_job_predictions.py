@@ -11,8 +11,8 @@ import pytest
 from tests.shared.job.bases import BASES
 from tests.shared.job.examiner import KINDS, WRONG, Examiner
 from tests.shared.job.generator import CHANGES, ONCE_WRONG, Case, Machine, cases
-from tests.shared.job.ground import ground_here
 from tests.shared.job.pairs import Grade
+from tests.shared.job.system import system_here
 from tests.shared.programs import EVERYTHING, sampled
 
 PARTS = 8
@@ -25,7 +25,7 @@ _PLANTED_OF_A_KIND = 390
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     folder = tmp_path_factory.mktemp("jobs")
-    return Machine(folder / "images", ground_here(folder / "ground"))
+    return Machine(folder / "images", system_here(folder / "system"))
 
 
 @pytest.mark.parametrize("part", range(PARTS if EVERYTHING else 1))
@@ -41,7 +41,7 @@ def test_no_answer_of_the_files_is_another_than_what_happens(machine: Machine, p
 @pytest.fixture(scope="module")
 def examiner(tmp_path_factory: pytest.TempPathFactory) -> Examiner:
     folder = tmp_path_factory.mktemp("planted")
-    return Examiner(folder / "images", ground_here(folder / "ground"))
+    return Examiner(folder / "images", system_here(folder / "system"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

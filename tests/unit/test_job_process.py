@@ -24,8 +24,8 @@ from tests.shared.elf_builder import library, program, runpath
 from tests.shared.fabric_builder import PLUGIN, RCCL, c_library, image, versioned
 from tests.shared.job.bases import BASES
 from tests.shared.job.generator import CHANGES, NODES, ONCE_WRONG, VARIABLES, Case, Machine
-from tests.shared.job.ground import ground_of_stand_ins
 from tests.shared.job.pairs import ask
+from tests.shared.job.system import stand_in_system
 from tests.shared.programs import sampled
 from tests.shared.python_image import SITE, environment, python, torch, venv
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 ROCM = "opt/rocm/lib/librccl.so.1"
 PLANTED = Path(__file__).parents[1] / "fixtures/planted.toml"
-"""The answer, the findings that are against it, the version of RCCL and the plugin, of each case."""
+"""The answer, its obstacles, the version of RCCL and the plugin, of each case."""
 
 
-def test_each_fault_that_is_planted_is_told_by_its_findings(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_each_fault_that_is_planted_is_reported_by_its_findings(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """What then happens to such a job is asked in test_job_predictions.py."""
     cases = [Case(base) for base in BASES] + [Case("torch-with-rccl", (change,)) for change in CHANGES]
     cases += [Case("torch-with-rccl", variables=name) for name in VARIABLES if name]
     cases += [Case("torch-with-rccl", (), node, bundled=False) for node in NODES] + [*ONCE_WRONG]
-    machine = Machine(tmp_path / "images", ground_of_stand_ins(tmp_path / "ground"))
+    machine = Machine(tmp_path / "images", stand_in_system(tmp_path / "system"))
     found: dict[str, str] = {}
     for case in cases:
         with machine.image(case) as world:
@@ -54,28 +54,28 @@ def test_each_fault_that_is_planted_is_told_by_its_findings(tmp_path: Path, pyte
                 ids = ", ".join(dict.fromkeys(str(each.id) for each in against)) or "nothing"
                 found[str(case)] = f"{answer}: {ids}; {static.path.rccl_version}, {static.path.plugin}"
     if pytestconfig.getoption("--update-golden"):
-        PLANTED.write_text("".join(f'"{case}" = "{said}"\n' for case, said in found.items()))
+        PLANTED.write_text("".join(f'"{case}" = "{expected}"\n' for case, expected in found.items()))
     known = tomllib.loads(PLANTED.read_text())
-    assert [(case, said, known.get(case)) for case, said in found.items() if known.get(case) != said] == []
+    assert [(case, expected, known.get(case)) for case, expected in found.items() if known.get(case) != expected] == []
     # one change is to what a processor of this machine may lack
     assert len(known) - len(found) <= 1
 
 
 def test_whatever_is_wrong_with_an_image_bind_says_the_doubt_and_no_other(tmp_path: Path) -> None:
-    machine = Machine(tmp_path / "images", ground_of_stand_ins(tmp_path / "ground"))
+    machine = Machine(tmp_path / "images", stand_in_system(tmp_path / "system"))
     changes = [*sampled(((one,) for one in CHANGES), 16), *sampled(itertools.combinations(CHANGES, 2), 16)]
     for case in (Case("torch-with-rccl", change, "lumi", bundled=False) for change in [(), *changes]):
         with machine.image(case) as world:
             if world is not None:
                 answer, files = ask(world, {}, machine.nodes["lumi"])
-                is_said = files.fabric is Fabric.NONE or bool(doubts(files))
-                assert is_said == (answer is not Answer.NO_OBSTACLE), case
-                assert case.changes or not is_said
+                is_reported = files.fabric is Fabric.NONE or bool(doubts(files))
+                assert is_reported == (answer is not Answer.NO_OBSTACLE), case
+                assert case.changes or not is_reported
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An image with an RCCL on its search path, and a plugin for it where the loader looks by itself."""
+    """An image with an RCCL on its search path, and a plugin for it where the loader looks by default."""
     return image(tmp_path / "image")
 
 
@@ -84,7 +84,7 @@ def check(root: Path, named: str | None = None) -> StaticResult:
         return check_libraries(ImageInContext(root, opened, opened, {}, program=named)).static
 
 
-def told(root: Path, identity: str, named: str | None = None) -> list[Finding]:
+def findings_with_id(root: Path, identity: str, named: str | None = None) -> list[Finding]:
     return [finding for finding in check(root, named).findings if finding.id == identity]
 
 
@@ -98,7 +98,7 @@ def test_the_torch_of_an_environment_that_is_not_activated_is_named_as_such(root
     started(root)
     venv(root, "opt/venv", "/usr")
     torch(root, "opt/venv")
-    (found,) = told(root, "program.unknown")
+    (found,) = findings_with_id(root, "program.unknown")
     assert "/usr/bin/python has no torch and no jax; this is about /opt/venv/bin/python" in found.summary
 
 
@@ -132,8 +132,8 @@ def test_a_variable_that_ends_a_python_is_to_be_taken_away(root: Path, variable:
     name, _, value = variable.partition("=")
     started(root, **({} if is_of_user else {name: value}))
     with open_image(root) as opened:
-        told_by_user = {f"SINGULARITYENV_{name}": value} if is_of_user else {}
-        found = check_libraries(ImageInContext(root, opened, opened, told_by_user)).static.findings
+        set_by_user = {f"SINGULARITYENV_{name}": value} if is_of_user else {}
+        found = check_libraries(ImageInContext(root, opened, opened, set_by_user)).static.findings
     (failed,) = (finding for finding in found if finding.id == "program.load")
     assert f"unset {'SINGULARITYENV_' * is_of_user}{name}" in str(failed.remedy)
     assert "install" not in str(failed.remedy)
@@ -150,7 +150,7 @@ def test_a_variable_that_ends_a_python_is_to_be_taken_away(root: Path, variable:
         ({"python": "/opt/py/bin/python"}, "link to /opt/py/bin/python, and only its owner may enter /opt/py"),
     ],
 )
-def test_why_no_python_of_an_image_starts_is_said(root: Path, links: dict[str, str], words: str) -> None:
+def test_why_no_python_of_an_image_starts_is_reported(root: Path, links: dict[str, str], words: str) -> None:
     started(root)
     for name in ("python", "python3"):
         (root / "usr/bin" / name).unlink(missing_ok=True)
@@ -171,7 +171,7 @@ def test_a_python_that_others_may_not_run_is_the_one_that_does_not_start(root: P
     assert job.failure.where == job.program
 
 
-def test_a_python_or_a_program_of_which_no_libraries_show_is_said_and_not_guessed(
+def test_a_python_or_a_program_without_visible_libraries_is_reported_and_not_guessed(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib")
@@ -193,11 +193,11 @@ def test_a_python_or_a_program_of_which_no_libraries_show_is_said_and_not_guesse
     (root / "opt/start.sh").write_text("#!/bin/sh\nexec /opt/static\n")
     (root / "opt/start.sh").chmod(0o755)
     for name, words in (("/opt/static", "is static"), ("/opt/start.sh", "is a script (#!/bin/sh)")):
-        (unknown,) = told(root, "program.unknown", name)
+        (unknown,) = findings_with_id(root, "program.unknown", name)
         assert (unknown.severity, words in unknown.summary) == (Severity.UNKNOWN, True), name
     assert main(["check", str(root), "--level", "static", "--program", "/opt/gone"]) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.startswith("lumiimg: --program /opt/gone: no program of this name is in the image")
+    message = capsys.readouterr().err
+    assert message.startswith("lumiimg: --program /opt/gone: no program of this name is in the image")
 
 
 @pytest.mark.parametrize(
@@ -219,16 +219,18 @@ def test_another_part_of_the_c_library_than_its_build_s_leaves_the_answer_open(
         (root / "lib64/libm.so.6").symlink_to(f"/{path}")
     python(root, "usr", made)
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib:/opt/other")
-    found = [(each.severity, each.evidence[0].partition(": ")[2]) for each in told(root, "loader.other-build")]
+    found = [
+        (each.severity, each.evidence[0].partition(": ")[2]) for each in findings_with_id(root, "loader.other-build")
+    ]
     assert found == ([(Severity.UNKNOWN, shows)] if shows else [])
 
 
 def test_a_c_library_of_another_build_than_the_loader_is_a_no(root: Path) -> None:
     started(root)
-    assert told(root, "loader.other-build") == []
+    assert findings_with_id(root, "loader.other-build") == []
     c_library(root / "opt/sysroot", 39)
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/sysroot/lib64:/opt/rocm/lib")
-    (problem,) = told(root, "loader.other-build")
+    (problem,) = findings_with_id(root, "loader.other-build")
     assert problem.severity is Severity.PROBLEM
     assert [line.rpartition(", ")[2] for line in problem.evidence] == ["2.41", "2.39"]
 
@@ -244,14 +246,14 @@ def test_which_hip_serves_a_version_that_only_one_has_counts(root: Path) -> None
         use = version.replace(".", "_")
         source = PLUGIN + f"int s_{use}(void); int use(void) {{ return s_{use}(); }}"
         library(root / "usr/lib64/librccl-net.so", other, *runpath("/opt/rocm/lib"), source=source)
-        assert [each.severity for each in told(root, "fabric.two-hip")] == [severity], version
+        assert [each.severity for each in findings_with_id(root, "fabric.two-hip")] == [severity], version
 
 
 def test_a_plugin_that_came_with_the_start_ends_the_process_where_a_call_of_nobody_is_made(root: Path) -> None:
     source = PLUGIN + "int nowhere(void); int use(void) { return nowhere(); }"
     library(root / "usr/lib64/librccl-net.so", "-Wl,-z,lazy", source=source)
     started(root, LD_PRELOAD="/usr/lib64/librccl-net.so")
-    (found,) = told(root, "plugin.symbols")
+    (found,) = findings_with_id(root, "plugin.symbols")
     assert found.severity is Severity.UNKNOWN
     assert "is loaded at start, and no library in its scope defines nowhere" in found.summary
 
@@ -264,10 +266,12 @@ def test_no_finding_is_reported_twice(more: tuple[str, ...], root: Path, capsys:
     node = fabric_builder.snapshot(fabric_builder.host(root.parent / "node"))
     for host in ((), ("--host", str(node))):
         main(["check", str(root), "--level", "static", "--json", *more, *host])
-        said = [(each["id"], each["summary"]) for each in json.loads(capsys.readouterr().out)["findings"]]
-        assert len(said) == len({*said})
-        one_each = [identity for identity, _ in said if identity.startswith(("image.driver", "gpu.", "fabric.two-hip"))]
-        assert len(one_each) == len({*one_each}), said
+        report = [(each["id"], each["summary"]) for each in json.loads(capsys.readouterr().out)["findings"]]
+        assert len(report) == len({*report})
+        one_each = [
+            identity for identity, _ in report if identity.startswith(("image.driver", "gpu.", "fabric.two-hip"))
+        ]
+        assert len(one_each) == len({*one_each}), report
 
 
 def test_that_the_c_library_of_an_image_ends_all_binds_is_known_whichever_program_jobs_start(
@@ -280,6 +284,6 @@ def test_that_the_c_library_of_an_image_ends_all_binds_is_known_whichever_progra
         torch(root, "usr")
         (root / "usr" / SITE / "sitecustomize.py").write_text("exec(open('/x').read())\n")
         main(["check", str(root), "--level", "static", "--host", str(node), "--json"])
-        said = json.loads(capsys.readouterr().out)
-        assert said["answer"] == answer
-        assert {each["severity"] for each in said["findings"] if each["id"] == "bind.refused"} == severities
+        report = json.loads(capsys.readouterr().out)
+        assert report["answer"] == answer
+        assert {each["severity"] for each in report["findings"] if each["id"] == "bind.refused"} == severities

@@ -118,7 +118,7 @@ def test_tables_of_two_labelled_processes_do_not_mix(data: st.DataObject) -> Non
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from([p for p in LOGS if "tests" in p.name]).map(Path.read_bytes), st.data())
-def test_a_cut_row_never_tells_more_than_the_row(log: bytes, data: st.DataObject) -> None:
+def test_a_cut_row_never_shows_more_than_the_row(log: bytes, data: st.DataObject) -> None:
     (whole,) = read(log)
     lines = log.splitlines()
     at = data.draw(st.integers(whole.line + 1, len(lines) - 3))
@@ -129,7 +129,7 @@ def test_a_cut_row_never_tells_more_than_the_row(log: bytes, data: st.DataObject
     assert (table.best_gb_s or 0) <= (whole.best_gb_s or 0)
 
 
-def test_rows_in_parts_joined_or_cut_off_are_told_apart() -> None:
+def test_rows_in_parts_joined_or_cut_off_are_distinguished() -> None:
     log = (FIXTURES / "rccl-tests-all-reduce.out").read_bytes()
     lines = log.splitlines(keepends=True)
     info = b"nid005101:40100:40222 [0] NCCL INFO Connected all rings\n"
@@ -152,8 +152,8 @@ def test_rows_in_parts_joined_or_cut_off_are_told_apart() -> None:
     reader = BandwidthReader()
     reader.feed("a", b"".join(lines[:16]), lambda n: n)
     reader.feed("b", b"".join(lines[16:]), lambda n: 100 + n)
-    told = reader.measurements(lambda line: ("job.out", line))
-    assert [table.best_gb_s for table in told] == [None], "another file ends the table"
+    measurements = reader.measurements(lambda line: ("job.out", line))
+    assert [table.best_gb_s for table in measurements] == [None], "another file ends the table"
 
 
 def test_the_number_of_tables_and_names_is_bounded() -> None:

@@ -108,16 +108,16 @@ BESIDE: tuple[dict[str, object], ...] = (
 
 def test_records_that_no_collector_writes_are_text() -> None:
     for key, beside, kind in product(("log", "message", "MESSAGE", "textPayload"), BESIDE, QUOTED):
-        said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
-        records = [json.dumps({key: line, **beside}) for line in said]
+        lines = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
+        records = [json.dumps({key: line, **beside}) for line in lines]
         assert read_lines("job.out", records).verdict == "none", (key, beside, kind)
 
 
 def test_a_collectors_records_among_other_lines_are_what_a_program_printed() -> None:
     for kind in QUOTED:
-        said = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
-        records = [LAUNCHERS["Docker"](0, line) for line in said]
-        assert read_lines("job.out", records).verdict == read_lines("job.out", said).verdict != "none", kind
+        messages = [f"n{rank}:7:7 [0] NCCL INFO {message}" for rank in range(4) for message in QUOTED[kind]]
+        records = [LAUNCHERS["Docker"](0, line) for line in messages]
+        assert read_lines("job.out", records).verdict == read_lines("job.out", messages).verdict != "none", kind
         assert read_lines("job.out", ["==> a.log <==", *records]).verdict != "none", kind
         for lines in ([*records, "step 1", "step 2"], ["step 1", *records, "step 2"], ["step 1", "step 2", *records]):
             assert read_lines("job.out", lines).verdict == "none", kind
@@ -125,7 +125,9 @@ def test_a_collectors_records_among_other_lines_are_what_a_program_printed() -> 
 
 def test_a_job_that_only_quotes_is_never_proved() -> None:
     for kind, quote in product(QUOTED, QUOTES):
-        lines = [quote.format(line=f"nid009999:7:7 [0] NCCL INFO {said}", message=said) for said in QUOTED[kind]]
+        lines = [
+            quote.format(line=f"nid009999:7:7 [0] NCCL INFO {expected}", message=expected) for expected in QUOTED[kind]
+        ]
         report = read_lines("job.out", ["step 1", *lines, "step 2"])
         assert report.confidence != "proved" or report.verdict.startswith("plugin-"), (kind, quote)
         assert report.severity is not Severity.OK, (kind, quote)

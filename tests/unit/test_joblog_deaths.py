@@ -55,7 +55,7 @@ def test_of_an_error_whose_rank_no_line_says_none_is_named() -> None:
     assert (ending.cause, ending.ranks, ending.node) == ("gpu-out-of-memory", None, None)
 
 
-def test_deaths_as_users_paste_them_and_as_slurm_tells_them() -> None:
+def test_deaths_as_users_paste_them_and_as_slurm_reports_them() -> None:
     for line, end in DATA["pasted"].items():
         assert ended_by(["step 1", line]) == end, line
     for line, end in DATA["of_slurm"].items():
@@ -133,9 +133,9 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
 
 def test_what_a_program_only_warns_of_or_ignores_ended_nothing() -> None:
     for name, warning in sampled(product(DEATHS, LINES["before_a_warning"]), 80):
-        said = [warning + line.partition(": ")[2] for line in raised(name)]
+        reported = [warning + line.partition(": ")[2] for line in raised(name)]
         for before in (job("cxi", 0, 3), []):
-            assert ended_by([*before, *said]) is None, (name, warning)
+            assert ended_by([*before, *reported]) is None, (name, warning)
     for error in LINES["ignored"]:
         ignored = "Exception ignored in: <function Pool.__del__ at 0x7f00>"
         for lines in ([ignored, *FRAMES, "    f(x)", error], [ignored, error]):
@@ -302,7 +302,7 @@ def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
 
 
 STEP = "slurmstepd: error: *** {} ON nid005101 CANCELLED AT 2026-11-24T16:20:46{} ***"
-SAID = {
+SLURM = {
     "step": STEP.format("STEP 4242.0", ""),
     "failed": STEP.format("STEP 4242.0", " DUE TO TASK FAILURE"),
     "signal": STEP.format("STEP 4242.0", " DUE to SIGNAL Terminated"),
@@ -333,15 +333,17 @@ CLEARINGS = {
 def test_a_rank_that_failed_is_named_in_whatever_order_slurm_says_so_and_nobody_who_cancelled_without_a_sign_of_that() -> (
     None
 ):
-    for (said, orders), network in product(CLEARINGS.items(), NETWORKS):
+    for (expected, orders), network in product(CLEARINGS.items(), NETWORKS):
         for order in orders.split(", "):
-            words = [SAID[name] for name in order.split()]
+            words = [SLURM[name] for name in order.split()]
             for lines in (words, [f"4: {line}" if "slurmstepd" in line else line for line in words]):
                 ended = read([*job(network, 0, 3, 9), *lines]).ended
-                assert f"{ended.cause} {ended.ranks or ''}" == said, (order, network)
-                assert ended.how == ("cancelled" if said == "cancelled " or "aborted" in said else "died"), order
+                assert f"{ended.cause} {ended.ranks or ''}" == expected, (order, network)
+                assert ended.how == ("cancelled" if expected == "cancelled " or "aborted" in expected else "died"), (
+                    order
+                )
             apart = read_apart(out=job(network, 0, 3, 9), err=words).ended
-            assert apart.cause == said.split()[0], order
+            assert apart.cause == expected.split()[0], order
 
 
 def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:

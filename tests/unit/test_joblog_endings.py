@@ -67,7 +67,7 @@ def _faults(job: EndedJob, report: LogReport) -> Iterator[str]:
             yield f"rank {ended.ranks} died for {job.dying} ({ended.cause})"
         if job.names_rank and not named:
             yield f"the rank is not named ({ended.cause})"
-    carried = [any(said in line for said in CARRIED) for line in (report.network_line, report.headline)]
+    carried = [any(expected in line for expected in CARRIED) for line in (report.network_line, report.headline)]
     crosses = job.connected and job.verdict != "intra-node-only"
     if carried[0] is not crosses or (carried[1] and not job.connected):
         yield f"{report.network_line!r} where it was{' ' if crosses else ' not '}connected"
@@ -76,8 +76,8 @@ def _faults(job: EndedJob, report: LogReport) -> Iterator[str]:
         yield f"{verdict} for {job.verdict}"
 
 
-def _ranks(said: str | None) -> set[int]:
-    spans = [part.partition("-") for part in (said or "").split(",") if part]
+def _ranks(ranges: str | None) -> set[int]:
+    spans = [part.partition("-") for part in (ranges or "").split(",") if part]
     return {rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)}
 
 

@@ -20,8 +20,8 @@ def test_the_line_of_the_rank_that_died_is_quoted_and_not_that_of_one_that_went_
 
 
 def test_of_a_job_with_slow_nodes_the_line_of_a_slow_one_is_quoted() -> None:
-    said = [f"{rank}: nid00510{1 + rank // 8}:{100 + rank}:1 [0] NCCL INFO {P2P}" for rank in (0, 3, 9)]
-    report = read_lines("job.out", [*said, *job("cxi", 0, 3), *job("tcp", 9)])
+    lines = [f"{rank}: nid00510{1 + rank // 8}:{100 + rank}:1 [0] NCCL INFO {P2P}" for rank in (0, 3, 9)]
+    report = read_lines("job.out", [*lines, *job("cxi", 0, 3), *job("tcp", 9)])
     assert report.verdict == "mixed"
     quoted = [cause.evidence[0].text for cause in report.causes if cause.evidence]
     assert any(P2P in text for text in quoted)

@@ -96,7 +96,7 @@ def test_a_folder_is_one_job_and_what_is_no_text_in_it_is_passed_over(tmp_path: 
     assert [rank.process for rank in report.ranks] == ["n1:1", "n1:10", "n1:2", "n2:7"]
 
 
-def test_a_folder_that_may_not_be_read_is_said_and_not_taken_for_an_empty_one(
+def test_a_folder_that_may_not_be_read_is_reported_and_not_taken_for_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: str) -> None:  # root may read all
@@ -187,7 +187,7 @@ def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, c
     log = tmp_path / "job.out"
     whole = "NET/OFI Selected Provider is cxi (found 4 nics)", "Using network AWS Libfabric"
     log.write_text("".join(f"n1:1:1 [0] NCCL INFO {line}\n" for line in whole) + f"n1:1:1 [0] NCCL INFO {cut}")
-    told: list[str] = []
+    reported: list[str] = []
 
     def sleep(_: float) -> None:
         raise KeyboardInterrupt
@@ -198,8 +198,8 @@ def test_a_last_line_without_an_end_is_not_taken_for_the_whole(tmp_path: Path, c
             reports.extend(follow([str(log)], sleep))
         report = reports[-1]
     else:
-        report = read_log([str(log)], told.append)
-        assert told == [f"{log}: its last line may be cut off, so it counts only if it reports a failure"]
+        report = read_log([str(log)], reported.append)
+        assert reported == [f"{log}: its last line may be cut off, so it counts only if it reports a failure"]
     assert (report.verdict.value, report.severity, report.provider) == ("ofi-cxi", Severity.UNKNOWN, "cxi")
 
 
@@ -264,6 +264,6 @@ def test_a_log_that_is_packed_with_bzip2_is_named_and_not_read(tmp_path: Path) -
     with pytest.raises(BadInputError, match="no log in this folder, except those with bzip2"):
         read_log([str(tmp_path)], unexpected)
     (tmp_path / "job.out").write_bytes(SOCKET)
-    said: list[str] = []
-    assert read_log([str(tmp_path)], said.append).verdict == "socket"
-    assert said == [f"{logs[0]} is compressed with bzip2 and not read, as 2 more"]
+    reported: list[str] = []
+    assert read_log([str(tmp_path)], reported.append).verdict == "socket"
+    assert reported == [f"{logs[0]} is compressed with bzip2 and not read, as 2 more"]

@@ -85,7 +85,7 @@ def _dump(rank: int, *calls: str, done: int, members: str = "", begun: int = 0, 
     return parsed(data.encode(), f"nccl_trace_rank_{rank}")
 
 
-def _said(*dumps: FlightDump) -> tuple[str, str] | None:
+def stall_of(*dumps: FlightDump) -> tuple[str, str] | None:
     stall = stalled(dumps)
     return (stall.ranks, stall.reason) if stall else None
 
@@ -93,31 +93,31 @@ def _said(*dumps: FlightDump) -> tuple[str, str] | None:
 def test_the_rank_that_differs_never_began_or_wrote_no_dump_is_named() -> None:
     reduce, gather, ranks = "nccl:all_reduce", "nccl:all_gather", "[0, 1, 2]"
     same = [_dump(rank, reduce, reduce, done=1) for rank in (0, 1, 3)]
-    assert _said(*same, _dump(2, reduce, gather, done=1)) == (
+    assert stall_of(*same, _dump(2, reduce, gather, done=1)) == (
         "2",
         "called nccl:all_gather as collective 2 of process group 0 (default_pg), others nccl:all_reduce",
     )
     waiting = [_dump(rank, reduce, done=0, members=ranks) for rank in (0, 1)]
-    assert _said(*waiting, _dump(2, done=0, members=ranks)) == (
+    assert stall_of(*waiting, _dump(2, done=0, members=ranks)) == (
         "2",
         "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, as the others did",
     )
-    assert _said(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
+    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
     # a job that goes on has no stall, nor one in which ranks asked for more or less behind the call that hangs
-    assert _said(*(_dump(rank, *[reduce] * 9, done=5, begun=9 + rank) for rank in range(3))) is None
-    assert _said(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
-    assert _said(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 9, done=9)) is None
+    assert stall_of(*(_dump(rank, *[reduce] * 9, done=5, begun=9 + rank) for rank in range(3))) is None
+    assert stall_of(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
+    assert stall_of(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 9, done=9)) is None
 
 
 def test_a_rank_that_gave_another_size_is_named_where_the_call_has_not_ended_and_the_sizes_must_agree() -> None:
     gather, done = "nccl:_all_gather_base", (0, 0, 1)
-    assert _said(*(_dump(rank, gather, done=done[rank], size=(64, 64, 16)[rank]) for rank in range(3))) == (
+    assert stall_of(*(_dump(rank, gather, done=done[rank], size=(64, 64, 16)[rank]) for rank in range(3))) == (
         "2",
         "called nccl:_all_gather_base with 32 elements as collective 1 of process group 0 (default_pg), others with 128",
     )
-    assert _said(*(_dump(rank, gather, done=1, size=rank) for rank in range(3))) is None, "NCCL let it pass"
+    assert stall_of(*(_dump(rank, gather, done=1, size=rank) for rank in range(3))) is None, "NCCL let it pass"
     for call in ("nccl:all_to_all", "nccl:gather", "nccl:coalesced", "nccl:send 0->1"):
-        assert _said(*(_dump(rank, call, done=0, size=rank) for rank in range(3))) is None, call
+        assert stall_of(*(_dump(rank, call, done=0, size=rank) for rank in range(3))) is None, call
 
 
 def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_all_had_ended() -> None:

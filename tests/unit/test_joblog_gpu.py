@@ -1,4 +1,4 @@
-"""What ends a job at its GPU is told apart by the words of ROCm, CUDA and PyTorch, and by the sizes that they print."""
+"""What ends a job at its GPU is distinguished by the words of ROCm, CUDA and PyTorch, and by the sizes that they print."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def died(*lines: str) -> LogReport:
         ("n1:1:1 [0] enqueue.cc:34 NCCL WARN HIP failure 'out of memory'", "library-out-of-memory", ""),
     ],
 )  # fmt: skip
-def test_a_full_gpu_is_told_from_a_shared_one_and_from_a_request_that_fits_none(
+def test_a_full_gpu_is_distinguished_from_a_shared_one_and_from_a_request_that_fits_none(
     line: str, id_: str, words: str
 ) -> None:
     for rank in ("", "[rank3]: ", "3: "):

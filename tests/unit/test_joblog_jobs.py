@@ -84,7 +84,7 @@ def test_files_of_several_jobs_are_not_followed_as_one(tmp_path: Path, capsys: p
     assert f"lumiimg log --follow {second}" in said
 
 
-def test_each_job_is_said_by_itself_the_worst_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_job_has_its_own_answer_the_worst_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, sick in ((7654321, 0), (7654322, 1), (7654323, 0)):
         (tmp_path / f"slurm-{number}.out").write_bytes(b"".join(job_log(16, 0, sick=frozenset({1} if sick else ()))))
     assert main(["log", str(tmp_path)]) == ExitCode.NO

@@ -51,7 +51,7 @@ def answer(report: LogReport) -> tuple[str, str, Severity]:
 
 def found(report: LogReport, log: dict[str, Any]) -> dict[str, object]:
     """Return what is read of what a row of the table names."""
-    proof, told = [line.text for line in report.proof], log.get("coverage", {})
+    proof, reported = [line.text for line in report.proof], log.get("coverage", {})
     first = report.causes[0] if report.causes else None
     words = " ".join((first.summary, *first.because, *first.remedy)) if first else ""
     ranks = {rank.process: rank for rank in report.ranks}
@@ -67,7 +67,7 @@ def found(report: LogReport, log: dict[str, Any]) -> dict[str, object]:
         "ended": report.ended.cause if report.ended.leads and report.ended.is_failure else "",
         "runs": report.runs,
         "first_line": report.first_line,
-        "coverage": {name: getattr(report.coverage, name) for name in told},
+        "coverage": {name: getattr(report.coverage, name) for name in reported},
         "networks": {node: group.network for group in report.nodes for node in group.nodes},
         "provider": report.provider or "",
         "gdr": report.transport.gdr,
@@ -92,10 +92,10 @@ def test_two_nodes_that_differ_come_to_one_verdict_in_either_order() -> None:
         for first, second in ((one, other), (other, one)):
             report = read(*says("n1", *ranks[first]), *says("n2", *ranks[second]))
             assert [report.verdict, report.confidence, ANSWERS[report.severity]] == expected, (one, other)
-            told = [line.text for line in report.proof]
+            reported = [line.text for line in report.proof]
             if report.verdict is Verdict.MIXED:  # a line of each side
-                assert any(text.startswith("n1:") for text in told), (one, other)
-                assert any(text.startswith("n2:") for text in told), (one, other)
+                assert any(text.startswith("n1:") for text in reported), (one, other)
+                assert any(text.startswith("n2:") for text in reported), (one, other)
 
 
 def test_an_error_in_another_file_leaves_the_answer_open_in_either_order() -> None:
@@ -110,7 +110,7 @@ def test_an_error_in_another_file_leaves_the_answer_open_in_either_order() -> No
             assert "cxi-device" in {cause.id for cause in report.causes}, ranks
 
 
-def test_whose_a_line_is_and_where_it_stands_is_told_apart_in_several_files() -> None:
+def test_whose_a_line_is_and_where_it_stands_is_distinguished_in_several_files() -> None:
     tasks = [
         (name, [f"0: {host}:1:2 [0] NCCL INFO {CXI[1]}", f"0: NET/OFI Selected Provider is {provider}"])
         for name, host, provider in (("a.out", "n1", "cxi"), ("b.out", "n2", "tcp"))
@@ -154,7 +154,7 @@ def test_communicators_are_put_together_from_all_ranks() -> None:
 
 def test_a_rank_that_is_started_again_is_counted_once() -> None:
     started = "comm 0xa rank {} nranks 16 cudaDev 0 busId c1000 commId 0xa{} - Init COMPLETE"
-    for second, told in [(8, (8, 16)), (0, (8, 16)), (16, (16, 16))]:
+    for second, expected in [(8, (8, 16)), (0, (8, 16)), (16, (16, 16))]:
         runs = [
             line
             for run, count in enumerate((8, second))
@@ -164,7 +164,7 @@ def test_a_rank_that_is_started_again_is_counted_once() -> None:
             )
         ]
         report = read(*runs)
-        assert (report.coverage.ranks, report.coverage.of_ranks) == told, (second, told)
+        assert (report.coverage.ranks, report.coverage.of_ranks) == expected, (second, expected)
 
 
 def test_what_nodes_did_that_only_slurm_names_is_not_known() -> None:

@@ -127,7 +127,7 @@ def read(before: str, *lines: str) -> LogReport:
     return read_lines("job.out", [*job("cxi", 0, 3), *(f"{before}nid005101:103:103 [3] {line}" for line in lines)])
 
 
-def test_why_the_library_gave_up_is_said_in_the_words_of_each_version_behind_any_prefix() -> None:
+def test_why_the_library_gave_up_is_read_from_the_words_of_each_version_behind_any_prefix() -> None:
     behind = product(EVERY, BEFORE, ["", "[2026-11-24 10:00:00] "])
     for (name, line), before, date in [*product(EVERY, [""], [""]), *sampled(behind, 30)]:
         report = read(before + date, line, *TRACES)
@@ -242,9 +242,13 @@ def test_channels_behind_which_the_library_warned_before_they_were_connected_car
         channel = f"Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/{network}/0"
         lines = [HOST + line for line in (*opening, f"Using network {network}", channel)]
         warned = [*lines, f"nid005101:1:2 [0] {refused}"]
-        for said, sure in ((lines, True), (warned, False), ([*lines, HOST + "Connected all rings", warned[-1]], True)):
-            confidence = read_lines("job.out", said).confidence
-            assert (confidence is Confidence.PROVED) is sure, said
+        for expected, sure in (
+            (lines, True),
+            (warned, False),
+            ([*lines, HOST + "Connected all rings", warned[-1]], True),
+        ):
+            confidence = read_lines("job.out", expected).confidence
+            assert (confidence is Confidence.PROVED) is sure, expected
 
 
 def test_pytorch_repeats_the_last_warning_of_the_library_which_is_the_cause() -> None:
@@ -256,10 +260,10 @@ def test_pytorch_repeats_the_last_warning_of_the_library_which_is_the_cause() ->
         text = line.partition("NCCL WARN ")[2]
         if not text or ("p2p" in line and "failure" in line) or "nvls" in line:  # without its place that says less
             continue
-        for said in (raised.format("unhandled system error"), "RuntimeError: NCCL error: internal error"):
+        for expected in (raised.format("unhandled system error"), "RuntimeError: NCCL error: internal error"):
             log = [
                 "Traceback (most recent call last):",
-                said,
+                expected,
                 "ncclSystemError: System call failed.",
                 "Last error:",
                 text,

@@ -120,12 +120,12 @@ def test_what_a_text_quotes_of_a_log_is_no_message(words: str) -> None:
     """Of a paper, an advice, a report: whatever stands before it, once, or before each of the lines in marks."""
     text = [f"Section {number} has other words." for number in range(8)]
     for kind in QUOTED:
-        said = [f"{words}nid009999:7:7 [0] NCCL INFO {message}" for message in QUOTED[kind]]
-        assert read(*text, *said[:2], *text).verdict == "none", kind
-        assert words in UNKNOWN or read(*said).verdict == "none", kind
+        lines = [f"{words}nid009999:7:7 [0] NCCL INFO {message}" for message in QUOTED[kind]]
+        assert read(*text, *lines[:2], *text).verdict == "none", kind
+        assert words in UNKNOWN or read(*lines).verdict == "none", kind
         real = "nid000001:7:7 [0] NCCL INFO Using network IB"
-        assert "ib" in {rank.verdict for rank in read(real, *said * 3).ranks}
-        assert len(read(real, *said * 3).ranks) == 1
+        assert "ib" in {rank.verdict for rank in read(real, *lines * 3).ranks}
+        assert len(read(real, *lines * 3).ranks) == 1
 
 
 def test_a_library_is_read_without_its_origin_and_behind_its_function() -> None:

@@ -32,8 +32,8 @@ HARMLESS = (
 
 
 def read(events: str, launcher: str) -> LogReport:
-    said = [part for event in events.split("|") for part in ("", f"@probe {event}")]
-    return read_lines("job.out", [LAUNCHERS[launcher](3, line) for line in (*HEALTHY, *said)])
+    lines = [part for event in events.split("|") for part in ("", f"@probe {event}")]
+    return read_lines("job.out", [LAUNCHERS[launcher](3, line) for line in (*HEALTHY, *lines)])
 
 
 @pytest.mark.parametrize(("events", "launcher"), [*product(ENDED, ("none", "srun -l", "PALS", "time", "Docker"))])
@@ -54,9 +54,10 @@ def test_what_a_probe_reports_beside_errors_ends_nothing(event: str, launcher: s
 
 
 def test_libfabric_may_find_no_gpu_and_go_on() -> None:
-    said = "libfabric:1569:1795225042::core:core:rocr_hmem_init():934<info> Failed to perform hsa_init: "
+    message = "libfabric:1569:1795225042::core:core:rocr_hmem_init():934<info> Failed to perform hsa_init: "
     assert (
-        read_lines("fi_info.log", [f"{said}HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed"]).ended.cause is None
+        read_lines("fi_info.log", [f"{message}HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed"]).ended.cause
+        is None
     )
 
 

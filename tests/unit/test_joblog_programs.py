@@ -1,4 +1,4 @@
-"""What ends a job in its program is told apart in each form in which Python, a shell, PyTorch and Gloo say it."""
+"""What ends a job in its program is distinguished in each form in which Python, a shell, PyTorch and Gloo say it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_assertion_of_the_program_is_named_and_none_that_is_printed_before_a_
     ("2024-10-09 15:47:38.568412: E external/xla/xla/tsl/distributed_runtime/coordination/coordination_service.cc:1170] /job:jax_worker/replica:0/task:0 has been set to ERROR in coordination service: UNAVAILABLE: Task /job:jax_worker/replica:0/task:0 heartbeat timeout.", "jax-task-ended", ""),
     ("F0929 17:42:48.594200 1044529 client.h:77] Terminating process because the JAX distributed service detected fatal errors.", "jax-task-ended", ""),
 ])  # fmt: skip
-def test_what_follows_on_the_end_of_another_process_is_said_where_nothing_else_is(
+def test_what_follows_on_the_end_of_another_process_is_reported_where_nothing_else_is(
     line: str, id_: str, words: str
 ) -> None:
     report = died(line, EXITED)

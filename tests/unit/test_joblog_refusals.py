@@ -105,24 +105,25 @@ REFUSED = {
 
 
 def test_what_never_started_is_named_by_its_cause_in_the_words_of_the_program() -> None:
-    for said, cause in REFUSED.items():
-        for lines in (said.split("\n"), [f"3: {line}" for line in said.split("\n")]):
+    for expected, cause in REFUSED.items():
+        for lines in (expected.split("\n"), [f"3: {line}" for line in expected.split("\n")]):
             report = read_lines("job.out", ["loading modules", *lines])
-            assert (report.ended.cause, report.severity) == (cause, Severity.PROBLEM), said
-            assert [one.id for one in report.causes][:1] == [cause], said
-            assert "(not named)" not in report.causes[0].summary, said
+            assert (report.ended.cause, report.severity) == (cause, Severity.PROBLEM), expected
+            assert [one.id for one in report.causes][:1] == [cause], expected
+            assert "(not named)" not in report.causes[0].summary, expected
         report = read_lines(
-            "job.out", [*([said.split("\n")[0]] if cause != "step-waits" else ()), *["epoch 1 of 9: loss 2.3"] * 200]
+            "job.out",
+            [*([expected.split("\n")[0]] if cause != "step-waits" else ()), *["epoch 1 of 9: loss 2.3"] * 200],
         )
         assert report.ended.cause is None or cause == "program-not-started", "the job went on"
 
 
 def test_a_look_at_the_queue_that_failed_and_a_missing_command_of_a_script_ended_nothing() -> None:
-    for said in (
+    for expected in (
         "squeue: error: slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         "slurm_load_jobs error: Socket timed out on send/recv operation",
         "bash: line 3: module: command not found",
     ):
         going_on = ["epoch 1 of 9: loss 2.3"] * 20
-        report = read_lines("job.out", [said, *going_on, "srun: error: nid005101: task 3: Exited with exit code 1"])
-        assert report.ended.cause == "step-ended", said
+        report = read_lines("job.out", [expected, *going_on, "srun: error: nid005101: task 3: Exited with exit code 1"])
+        assert report.ended.cause == "step-ended", expected

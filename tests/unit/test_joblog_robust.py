@@ -75,16 +75,16 @@ _MORE = "it goes on\n" * 200
 
 
 @pytest.mark.threat
-@pytest.mark.parametrize("said", _OF_MANY.values(), ids=_OF_MANY.keys())
+@pytest.mark.parametrize("parts", _OF_MANY.values(), ids=_OF_MANY.keys())
 def test_an_answer_takes_time_that_grows_with_the_processes_alone(
-    said: list[str], monkeypatch: pytest.MonkeyPatch
+    parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(death, "_NEAR_LINES", 0)
     monkeypatch.setattr(death, "_OF_EACH", 0)
 
     def seconds(processes: int) -> float:
         reader = LogReader()
-        for part in said:
+        for part in parts:
             lines = "\n".join(part.replace("{i}", f"{n}") for n in range(processes))
             reader.feed("j", f"{lines}\n{_MORE}".encode())
         gc.disable()  # as read_log does
@@ -106,7 +106,7 @@ def test_an_answer_takes_time_that_grows_with_the_processes_alone(
     ],
 )
 @pytest.mark.parametrize("before", [0, 3, VALUE_LIMIT - 1, VALUE_LIMIT, 3 * VALUE_LIMIT])
-def test_the_last_words_of_a_process_count_however_much_it_said_before(before: int, died: list[str]) -> None:
+def test_the_last_words_of_a_process_count_however_much_it_printed_before(before: int, died: list[str]) -> None:
     odd = [[f"NCCL WARN odd {n}", f"NCCL INFO misc/odd.cc:{n} -> 2"] for n in range(before)]
     lines = [
         "NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",

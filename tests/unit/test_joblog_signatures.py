@@ -135,7 +135,7 @@ def test_evidence_is_one_printable_line_of_a_sane_length() -> None:
 
 def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
     """Each value that a remedy repeats, where the pattern takes it, as a stranger could have written it."""
-    told = 0
+    matched = 0
     for signature in SIGNATURES:
         names = {name for step in signature.remedy for name in re.findall(r"\{(\w+)\}", step)}
         found = compiled(next(entry.pattern for entry in ENTRIES if entry.id == signature.id)).search(signature.example)
@@ -144,13 +144,13 @@ def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
                 continue
             line = f"{signature.example[: found.start(name)]}{text}{signature.example[found.start(name) :]}"
             for cause in read_lines("log", [line]).causes:
-                told += text in cause.summary
+                matched += text in cause.summary
                 assert not [step for step in cause.remedy if text in step]
-    assert told
+    assert matched
 
 
 @pytest.mark.threat
-def test_what_is_hidden_in_a_line_is_hidden_in_what_is_said_of_it() -> None:
+def test_what_is_redacted_in_a_line_is_redacted_in_its_finding() -> None:
     """A pattern may take the end of `password=…` for a file's name."""
     for signature in SIGNATURES:
         found = compiled(next(entry.pattern for entry in ENTRIES if entry.id == signature.id)).search(signature.example)

@@ -38,13 +38,15 @@ def test_each_log_is_read_as_a_careful_engineer_reads_it() -> None:
         report = read(log, path)
         assert (report.verdict, report.confidence) == (log["verdict"], log["confidence"]), name
         assert [cause.id for cause in report.causes] == log["causes"], name
-        told = {
+        reported = {
             "library": report.library and report.library.version,
             "plugin": report.plugin and report.plugin.version,
             "provider": report.provider,
             "gdr": report.transport.gdr,
         }
-        assert {key: told[key] for key in told if key in log} == {key: log[key] for key in told if key in log}, name
+        assert {key: reported[key] for key in reported if key in log} == {
+            key: log[key] for key in reported if key in log
+        }, name
         assert bool(report.proof) == (report.verdict is not Verdict.NONE), name
         count = len(path.read_bytes().splitlines())
         assert all(one.file == name and 1 <= one.line <= count for one in report.proof), name

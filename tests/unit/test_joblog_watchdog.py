@@ -43,7 +43,7 @@ def read(*lines: str) -> LogReport:
     return read_lines("job.out", [*communicators, *lines])
 
 
-def said(*lines: str) -> tuple[str, str, bool] | None:
+def stall_of(*lines: str) -> tuple[str, str, bool] | None:
     stall = read(*lines).stall
     return (stall.ranks, stall.reason, stall.differs) if stall else None
 
@@ -51,45 +51,47 @@ def said(*lines: str) -> tuple[str, str, bool] | None:
 @pytest.mark.parametrize("version", BEGUN)
 def test_a_rank_that_had_begun_fewer_collectives_than_the_others_wait_for_is_named(version: str) -> None:
     lines = [begun(version, rank, 11 if rank == 2 else 12, 11) for rank in range(4)]
-    assert said(*lines) == ("2", "had begun 11 collectives where others had begun 12", False)
+    assert stall_of(*lines) == ("2", "had begun 11 collectives where others had begun 12", False)
     lines = [begun(version, rank, 12, 12 if rank == 2 else 11) for rank in range(4)]
-    assert said(*lines) == (
+    assert stall_of(*lines) == (
         "2",
         "ended collective 12 of process group 0, in which the others still wait",
         True,
     )
     # all are in the same one; behind it, some have asked for more
-    assert said(*(begun(version, rank, 20 + rank, 11) for rank in range(4))) is None
+    assert stall_of(*(begun(version, rank, 20 + rank, 11) for rank in range(4))) is None
     # numbers of different groups have nothing to do with each other
-    assert said(*(begun(version, rank, 20 + rank // 2, 19 + rank // 2, f"{rank // 2}") for rank in range(4))) is None
+    assert (
+        stall_of(*(begun(version, rank, 20 + rank // 2, 19 + rank // 2, f"{rank // 2}") for rank in range(4))) is None
+    )
 
 
-def test_a_rank_that_never_said_that_it_waited_is_named() -> None:
+def test_a_rank_that_never_reported_its_wait_is_named() -> None:
     stall = read(*(waited(rank) for rank in (0, 1, 3))).stall
     assert stall is not None
     assert stall.ranks == "2"
-    assert said(*map(waited, range(4))) is None
-    assert said(waited(0)) is None
+    assert stall_of(*map(waited, range(4))) is None
+    assert stall_of(waited(0)) is None
 
 
-def test_ranks_beyond_what_is_noted_or_is_said_of_them_are_not_named() -> None:
+def test_ranks_beyond_what_is_noted_or_reported_of_them_are_not_named() -> None:
     """The table of the job has 512 places, and a log may say any number of ranks."""
     huge = "nid1:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 9999999 nNodes 2 localRanks 1 localRank 0 MNNVL 0"
     many = "nid1:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 600 nNodes 75 localRanks 8 localRank 0 MNNVL 0"
     started = time.process_time()
-    assert said(huge, waited(0), waited(1)) is None
-    assert said(many, *map(waited, range(600))) is None
+    assert stall_of(huge, waited(0), waited(1)) is None
+    assert stall_of(many, *map(waited, range(600))) is None
     assert time.process_time() - started < 2.0
 
 
 def test_ranks_that_called_another_collective_under_the_same_number_are_named_with_both() -> None:
     same = [waited(rank) for rank in (0, 1, 3)]
-    assert said(*same, waited(2, call="BROADCAST")) == (
+    assert stall_of(*same, waited(2, call="BROADCAST")) == (
         "2",
         "called BROADCAST as collective 12, others ALLREDUCE",
         True,
     )
-    assert said(*same, waited(2, size=512)) == (
+    assert stall_of(*same, waited(2, size=512)) == (
         "2",
         "called ALLREDUCE with 512 elements as collective 12, others with 1024",
         True,
@@ -113,9 +115,9 @@ def test_a_collective_that_took_too_long_ended_the_job_with_the_rank_that_is_why
 
 
 def test_calls_that_may_differ_between_ranks_are_no_stall() -> None:
-    assert said(*(waited(rank, call="ALLTOALL_BASE", size=rank + 1) for rank in range(4))) is None
-    assert said(*(waited(rank, call=("SEND", "RECV")[rank % 2]) for rank in range(4))) is None
-    assert said(*(waited(rank, size=None) for rank in range(4))) is None
+    assert stall_of(*(waited(rank, call="ALLTOALL_BASE", size=rank + 1) for rank in range(4))) is None
+    assert stall_of(*(waited(rank, call=("SEND", "RECV")[rank % 2]) for rank in range(4))) is None
+    assert stall_of(*(waited(rank, size=None) for rank in range(4))) is None
     # the same number in different groups
     groups = [begun("2.11", rank, 12, 11, f"{rank % 2}") for rank in range(4)]
-    assert said(*groups, *(waited(rank, call=("ALLREDUCE", "BROADCAST")[rank % 2]) for rank in range(4))) is None
+    assert stall_of(*groups, *(waited(rank, call=("ALLREDUCE", "BROADCAST")[rank % 2]) for rank in range(4))) is None

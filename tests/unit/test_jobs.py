@@ -67,7 +67,7 @@ def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] =
     return short(image, "--robust", "--annotate", *words, site=site, command=command)
 
 
-def told(
+def script_json(
     image: Path, capsys: Capture, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN
 ) -> dict[str, Any]:
     """Return what is printed as JSON of the same script."""
@@ -90,9 +90,9 @@ def refused(image: Path, capsys: Capture, *words: str, site: str = "lumi", code:
         answer = error.code if isinstance(error.code, int) else 70
     assert answer == code
     assert path.read_text() == "before\n"
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
 
 
 def directives(script: str) -> list[str]:
@@ -182,12 +182,12 @@ SHAPES: list[tuple[str, str, int, set[str], str]] = [
     ("--gpus 8 --time 60:00:00", "small-g", 0, set(), "with --exclusive ranks could be bound"),
     ("--gpus 2 --exclusive", "standard-g", 2, set(), ""),
 ]
-"""What was asked for; the partition, how many ranks of a node are bound, what Slurm is asked for, and what is said of it."""
+"""What was asked for; the partition, how many ranks of a node are bound, what Slurm is asked for, and what is reported of it."""
 
 
 def test_whole_nodes_have_the_published_masks_and_on_shared_ones_nothing_is_bound(image: Path, capsys: Capture) -> None:
-    for words, partition, bound, asked, said in SHAPES:
-        data = told(image, capsys, *words.split())
+    for words, partition, bound, asked, expected in SHAPES:
+        data = script_json(image, capsys, *words.split())
         script, shape = data["script"], data["shape"]
         assert shape["partition"] == partition, words
         assert [int(rank["mask"], 16) for rank in data["binding"]["ranks"]] == list(LUMI_MASKS[:bound]), words
@@ -195,7 +195,7 @@ def test_whole_nodes_have_the_published_masks_and_on_shared_ones_nothing_is_boun
         assert masks == ([",".join(f"0x{mask:016x}" for mask in LUMI_MASKS[:bound])] if bound else []), words
         assert ("--exclusive" in directives(script)) == (bound > 0), words
         assert asked <= set(directives(script)), words
-        assert said in " ".join((*data["notes"], data["binding"]["because"], shape["because"])), words
+        assert expected in " ".join((*data["notes"], data["binding"]["because"], shape["because"])), words
         above = " ".join(script.partition(f"\n#SBATCH --partition={partition}\n")[0].replace("\n#", "").split())
         assert above.endswith(f"{partition}: {shape['because']}"), words
         if "--partition" in words:
@@ -295,21 +295,23 @@ def test_a_rank_sees_its_gpu_or_all_of_them_by_its_framework(image: Path, tmp_pa
     assert "--cpus-per-task=14" in directives(script)
 
 
-def test_the_python_of_torch_comes_first_and_a_program_that_is_missing_is_said(image: Path, capsys: Capture) -> None:
+def test_the_python_of_torch_comes_first_and_a_program_that_is_missing_is_reported(
+    image: Path, capsys: Capture
+) -> None:
     """The image does not put that Python on its PATH itself."""
     python = image / "opt/venv/bin/python3"
     python.parent.mkdir()
     python.touch(0o755)
     assert "# torch is in the Python of /opt/venv/bin, which is" in (text := job(image))
     assert 'export PATH="/opt/venv/bin:$PATH"' in text
-    for command, said in (
+    for command, expected in (
         ("python3 train.py", []),
         ("/opt/mine/run x", []),
         ("python train.py", ["python is in no folder of the image's PATH: its Python is /opt/venv/bin/python3"]),
         ("vllm serve m", ["vllm is in no folder of the image's PATH"]),
     ):
-        notes = told(image, capsys, command=tuple(command.split()))["notes"]
-        assert [note for note in notes if "in no folder of" in note] == said, command
+        notes = script_json(image, capsys, command=tuple(command.split()))["notes"]
+        assert [note for note in notes if "in no folder of" in note] == expected, command
 
 
 TENSOR, PIPELINE = "--tensor-parallel-size 8", "--pipeline-parallel-size 2"
@@ -333,16 +335,16 @@ COMMANDS = [
 """Options, a command, and what a job adds to it; None: it says in a note what the command must say itself."""
 
 
-def test_a_server_of_vllm_is_told_what_its_user_has_not_said(image: Path, capsys: Capture) -> None:
+def test_a_server_of_vllm_gets_the_options_that_its_user_has_not_given(image: Path, capsys: Capture) -> None:
     for options, command, added in COMMANDS:
-        data = told(image, capsys, *options.split(), command=tuple(command.split()))
+        data = script_json(image, capsys, *options.split(), command=tuple(command.split()))
         assert (data["framework"], data["launch"]) == ("vllm", "ray" if "2" in options else "srun"), command
         assert data["command"] == [*command.split(), *(added or "").split()], command
         assert any(f"the job has {TENSOR}" in n or f"vLLM itself ({TENSOR})" in n for n in data["notes"]) == (
             added is None
         ), command
     for command in ("x.py -m torch.distributed.run", "-c -m torch.distributed.run", "-W -m x.py"):
-        data = told(image, capsys, command=("python", *command.split()))
+        data = script_json(image, capsys, command=("python", *command.split()))
         assert data["framework"] == "ddp", "no launcher, nor vLLM: python starts something else"
 
 
@@ -389,7 +391,7 @@ def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(tmp_path: Path, 
         image = rocm_image(tmp_path / f"image{number}", "6.4.4", *packages)
         if name:
             library(image / "usr/lib" / name)
-        data = told(image, capsys)
+        data = script_json(image, capsys)
         assert (data["mpi"] and data["mpi"]["value"]) == option
         assert any("Open MPI of the image cannot be started by srun" in n for n in data["notes"]) == (
             "40" in (name or "")
@@ -397,7 +399,9 @@ def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(tmp_path: Path, 
         assert re.findall(r"--mpi=(?!none)(\S+)", data["script"]) == ([option] if option else [])
 
 
-def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_reported(
+    tmp_path: Path, capsys: Capture
+) -> None:
     """What hangs with ROCm 7.0 hangs with torch's own ROCm 7.0, whatever is in /opt/rocm (laifs-container-recipes#30)."""
     image = rocm_image(tmp_path / "image", "6.4.4")
     packages = image / "opt/venv/lib/python3.12/site-packages"
@@ -406,7 +410,7 @@ def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(t
     sets = "export NCCL_MIN_NCHANNELS=32\nexport NCCL_PROTO=Simple\nexport HSA_NO_SCRATCH_RECLAIM=1\n"
     sets += "export NCCL_NET_GDR_LEVEL=3\n"
     (scripts / "90-environment.sh").write_text(sets)
-    plan = told(image, capsys, "--nodes", "2")
+    plan = script_json(image, capsys, "--nodes", "2")
     names = {item["name"] for item in plan["environment"]}
     assert {"NCCL_SOCKET_IFNAME", "NCCL_DMABUF_ENABLE", "FI_HMEM_ROCR_USE_DMABUF"} <= names
     assert names.isdisjoint({"FI_CXI_DEFAULT_CQ_SIZE", "HSA_NO_SCRATCH_RECLAIM", "NCCL_NET_GDR_LEVEL"})
@@ -416,12 +420,12 @@ def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_told(t
     assert "pipeline parallelism" in notes[0]
 
 
-def test_what_the_image_sets_against_the_fast_network_is_said_without_a_snapshot_too(
+def test_variables_that_block_the_fast_network_are_reported_without_a_snapshot_too(
     tmp_path: Path, capsys: Capture
 ) -> None:
     image = fabric_builder.bundled(tmp_path / "image")
     script = image / ".singularity.d/env/90-environment.sh"
-    for line, said in (
+    for line, expected in (
         ("NCCL_NET=Socket", "NCCL_NET=Socket makes RCCL use TCP sockets"),
         ("FI_PROVIDER=tcp", "FI_PROVIDER=tcp keeps libfabric from using cxi"),
         ("FI_PROVIDER=cxi", ""),
@@ -433,8 +437,8 @@ def test_what_the_image_sets_against_the_fast_network_is_said_without_a_snapshot
             main([verb, str(image), "--site", "lumi", *options, str(tmp_path / where), *program])
             captured = capsys.readouterr()
             shown = " ".join(f"{captured.out} {captured.err}".split())
-            assert said in shown, (verb, shown)
-            assert ("keeps" in shown or "makes RCCL" in shown) is bool(said), (verb, shown)
+            assert expected in shown, (verb, shown)
+            assert ("keeps" in shown or "makes RCCL" in shown) is bool(expected), (verb, shown)
 
 
 def test_what_keeps_a_job_of_several_nodes_off_the_fabric_is_cured_before_it_is_submitted(
@@ -503,9 +507,9 @@ def test_what_must_come_from_the_host_is_bound_with_its_reason(tmp_path: Path, c
     assert "/var/spool/slurmd" in bound, "and what the site wants"
     assert "# /usr/lib64/libnl-3.so.200: libcxi.so.1 needs it, and the image has none\n" in script
     older = fabric_builder.image(tmp_path / "older", glibc=35)
-    said = refused(older, capsys, "--host", str(node))
-    assert "no libfabric with the cxi provider loads in it" in said
-    assert "GLIBC_2.38" in said
+    refusal = refused(older, capsys, "--host", str(node))
+    assert "no libfabric with the cxi provider loads in it" in refusal
+    assert "GLIBC_2.38" in refusal
 
 
 def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image: Path) -> None:
@@ -521,7 +525,7 @@ def test_a_site_of_which_nothing_is_known_gets_a_plain_script_that_says_so(image
 
 def test_a_users_binds_are_as_engines_take_them_and_come_before_the_sites(image: Path, capsys: Capture) -> None:
     own = ("/d,/d/", "/in put:/opt/in:ro", "/other:/scratch", "/x/:/opt", r"/a\:b", "data:/mine")
-    binds = told(image, capsys, *(word for bind in own for word in ("--bind", bind)))["binds"]
+    binds = script_json(image, capsys, *(word for bind in own for word in ("--bind", bind)))["binds"]
     sources = {bind["target"]: bind["source"] for bind in binds}
     assert len(sources) == len(binds), "one bind per target"
     assert sources["/scratch"] == "/other", "the user's comes in the place of the site's"
@@ -551,11 +555,11 @@ PATHS = [
 ]
 
 
-def test_a_path_of_the_command_that_nothing_brings_is_told(
+def test_a_path_of_the_command_that_nothing_brings_is_reported(
     image: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noted(*words: str, command: tuple[str, ...]) -> list[str]:
-        notes = told(image, capsys, *words, command=command)["notes"]
+        notes = script_json(image, capsys, *words, command=command)["notes"]
         return [note.rpartition("add ")[2] for note in notes if "nor under a bind of the job" in note]
 
     for path, bind in PATHS:
@@ -589,8 +593,8 @@ def test_a_site_with_a_topology_that_cannot_be_is_one_line_with_the_key(
     for row in REFUSED["site"]:
         assert row["line"] in text
         (tmp_path / "mine.toml").write_text(text.replace(row["line"], row["instead"], 1))
-        said = refused(image, capsys, site=str(tmp_path / "mine.toml"), code=ExitCode.BAD_INPUT)
-        assert row["says"] in said, row
+        refusal = refused(image, capsys, site=str(tmp_path / "mine.toml"), code=ExitCode.BAD_INPUT)
+        assert row["says"] in refusal, row
 
 
 # -- as text --
@@ -675,7 +679,7 @@ def test_what_would_give_ranks_another_shape_is_unset_by_name() -> None:
 
 @pytest.mark.parametrize("write", [short, job])
 def test_vllm_without_ray_connects_the_nodes_itself(write: Callable[..., str], tmp_path: Path) -> None:
-    """Each node is told its number; all but the first serve no clients."""
+    """Each node gets its number; all but the first serve no clients."""
     serve = ("vllm", "serve", "MODEL")
     image = rocm_image(tmp_path / "image", "7.2.0", "vllm-0.18.0")
     script = write(image, "--nodes", "2", command=serve)
@@ -731,10 +735,10 @@ SERVED = [
 def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capture) -> None:
     for number, (version, more, place) in enumerate(SERVED):
         image = rocm_image((folder := tmp_path / str(number)) / "image", "6.4.4", f"vllm-{version}")
-        data = told(image, capsys, command=("vllm", "serve", "m", *more.split()))
-        said = " ".join(data["notes"])
-        assert ("a socket that only you can use" in said) == (place == "socket"), (version, more)
-        assert ("the key: vllm.key" in said) == (place == "key"), (version, more)
+        data = script_json(image, capsys, command=("vllm", "serve", "m", *more.split()))
+        message = " ".join(data["notes"])
+        assert ("a socket that only you can use" in message) == (place == "socket"), (version, more)
+        assert ("the key: vllm.key" in message) == (place == "key"), (version, more)
         assert ("curl " in data["script"]) == bool(place), (version, more)
         task = files_of(data["script"])["task.sh"]
         assert ('--uds "$private/vllm"' in task, "VLLM_API_KEY" in task) == (place == "socket", place == "key")
@@ -771,10 +775,10 @@ def test_a_job_that_serves_says_how_a_client_reaches_it(tmp_path: Path, capsys: 
     ):
         words = ["job", str(image), "--site", "lumi", *options.split(), "-o", str(tmp_path / "job.sh")]
         assert main([*words, "--", "vllm", "serve", "m", *more.split()]) == ExitCode.GOOD
-        said = capsys.readouterr().out
+        output = capsys.readouterr().out
         run = Run((tmp_path / "job.sh").read_text(), folder := tmp_path / str(number), nodes=2 if options else 1)
         for client in clients:
-            assert client in said
+            assert client in output
             seen = client.replace("lumiimg-JOBID/vllm.key", f'"{folder / "work"}/lumiimg-JOBID/vllm.key"')
             for name, value in {"$USER": ME, "JOBID": "123456", "NODE": "nid000007"}.items():
                 seen = seen.replace(name, value)
@@ -822,7 +826,7 @@ def test_a_script_says_that_it_never_ran_there_and_binds_the_file_systems_of_its
     image: Path, capsys: Capture
 ) -> None:
     for site, folders in FILE_SYSTEMS.items():
-        data = told(image, capsys, "--bind", "/data:/in:ro", site=site)
+        data = script_json(image, capsys, "--bind", "/data:/in:ro", site=site)
         head = re.split(r"^#(?:SBATCH|PBS)", data["script"], flags=re.MULTILINE)[0]
         assert f"never run on {site} by this project" in " ".join(head.replace("\n#", " ").split())
         assert folders <= {bind["target"] for bind in data["binds"]}
@@ -887,7 +891,7 @@ def submitted(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
 
 
-def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+def printed_by_ranks(done: subprocess.CompletedProcess[str]) -> list[str]:
     """Return what the ranks of a job printed, one after another."""
     return [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("x4117")]
 
@@ -900,7 +904,9 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(image: Path,
     assert done.returncode == 7, done.stderr
     address = "x4117c4s0b0n0.hsn.cm.aurora.alcf.anl.gov"
     cores = FOR_TORCH.removeprefix("list:").split(":")
-    assert said(done) == [f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)]
+    assert printed_by_ranks(done) == [
+        f"{rank} {rank % 12} 24 {cores[rank % 12]} {address} info|it's" for rank in range(24)
+    ]
     log = tmp_path / "lumiimg-4711" / "ranks.log"
     assert len(log.read_text().splitlines()) == 24
     assert f"read: log {log}" in done.stdout
@@ -910,7 +916,7 @@ def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(image: Path,
     """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
     words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
     script = job(image, "--nodes", "2", "--framework", "lightning", site="aurora", command=words)
-    assert said(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]
+    assert printed_by_ranks(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]
     assert "SLURM" not in script
     assert "NODE_RANK" not in job(image, "--framework", "ddp", site="aurora")
     assert "NODE_RANK" not in job(image, "--framework", "lightning", site="lumi")

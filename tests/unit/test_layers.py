@@ -341,7 +341,7 @@ def test_a_recipe_is_locked_and_renders_its_definitions(
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_a_recipe_is_a_plan_that_nothing_is_known_against(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_is_a_plan_without_known_obstacles(capsys: pytest.CaptureFixture[str]) -> None:
     for recipe in open_catalogue(HOME).recipe_names():
         refused = recipe in REFUSED
         assert main(["explain", "--recipe", recipe, "--json"]) == (ExitCode.NO if refused else ExitCode.GOOD)

@@ -79,8 +79,8 @@ def test_what_the_model_does_not_know_of_the_loader_is_noted(root: Path, capsys:
         ("LD_AUDIT=/opt/audit.so", True),
         ("LD_AUDIT=", False),
     ):
-        said = notes(capsys, root, "/app/prog", "--env", variable)
-        assert any("not modelled" in note for note in said) is is_noted, variable
+        reported = notes(capsys, root, "/app/prog", "--env", variable)
+        assert any("not modelled" in note for note in reported) is is_noted, variable
 
 
 def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -> None:
@@ -160,7 +160,7 @@ def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:
     assert "musl" in data["undecided"]
 
 
-def test_where_a_start_by_name_loads_others_than_ld_so_both_are_said(tmp_path: Path, capsys: Capture) -> None:
+def test_where_a_start_by_name_loads_others_than_ld_so_both_are_reported(tmp_path: Path, capsys: Capture) -> None:
     """$ORIGIN behind a link: of the path as given where ld.so is given it, up to 2.41, and of the file itself else."""
     program(tmp_path / "app/prog", library(tmp_path / "app/liba.so"), *runpath("$ORIGIN"))
     (tmp_path / "link").symlink_to("app/prog")
@@ -206,7 +206,9 @@ def test_a_c_library_of_a_sysroot_is_not_taken_for_a_program(root: Path, capsys:
     assert json.loads(capsys.readouterr().out).keys() == {"schema", "files"}
 
 
-def test_a_part_of_the_c_library_that_a_bind_brings_is_said_to_be_of_another_build(root: Path, capsys: Capture) -> None:
+def test_a_part_of_the_c_library_that_a_bind_brings_is_reported_as_of_another_build(
+    root: Path, capsys: Capture
+) -> None:
     program(root / "app/sums", library(root / "lib64/libm.so.6"), root / "lib64/libc.so.6")
     assert notes(capsys, root, "/app/sums") == []
     node = fabric_builder.host(root.parent / "node")

@@ -12,7 +12,7 @@ import pytest
 
 from lumiimg.catalog import ledger
 from lumiimg.catalog.layers import Layer, Reach, read_layer
-from lumiimg.catalog.ledger import LEDGER, Trial, content_of, read_ledger
+from lumiimg.catalog.ledger import LEDGER, LedgerEntry, fingerprint, read_ledger
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from tests.shared.layer_builder import LAYER, SITE, MakeLayer
@@ -32,9 +32,9 @@ def row(name: str, version: str = "") -> tuple[Layer, Release | None]:
     return next(one for one in ROWS if one[0].name == name and (one[1].version if one[1] else "") == version)
 
 
-def trial(layer: Layer, release: Release | None, reach: Reach, how: str = "by the tests") -> Trial:
+def trial(layer: Layer, release: Release | None, reach: Reach, how: str = "by the tests") -> LedgerEntry:
     version = release.version if release else ""
-    return Trial(layer.name, version, reach, content_of(layer, release, reach), TODAY, how)
+    return LedgerEntry(layer.name, version, reach, fingerprint(layer, release, reach), TODAY, how)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_trial_is_shown_with_its_word_date_and_how(written: Path, capsys: Capt
     assert "0.25.0 (documented): on" in page
 
 
-def test_a_rehearsal_that_fails_takes_away_what_one_before_said(written: Path) -> None:
+def test_a_rehearsal_that_fails_removes_the_entry_of_an_earlier_one(written: Path) -> None:
     vllm = row("vllm", "0.18.0")
     before = [trial(*vllm, "resolved"), trial(*vllm, "rehearsed"), trial(*vllm, "built")]
     tool.record([*before, trial(*row("vllm", "0.12.0"), "rehearsed")], written)
@@ -117,10 +117,10 @@ def test_a_plan_names_what_nobody_has_built(written: Path, capsys: Capture) -> N
     request = ["--base", "rocm-6.4.4", "--add", "vllm==0.12.0"]
     tool.record([trial(*row("vllm", "0.12.0"), "resolved"), trial(*row("rocm-6.4.4"), "built")], written)
     assert main(["explain", *request]) == ExitCode.GOOD
-    told = unwrapped(capsys.readouterr().out)
-    assert "never built by this project: pytorch 2.9.1 (documented: from published" in told
-    assert "; vllm 0.12.0 (resolved: Python packages fit together)" in told
-    assert "rocm-6.4.4 (" not in told
+    output = unwrapped(capsys.readouterr().out)
+    assert "never built by this project: pytorch 2.9.1 (documented: from published" in output
+    assert "; vllm 0.12.0 (resolved: Python packages fit together)" in output
+    assert "rocm-6.4.4 (" not in output
     assert main(["build", *request, "--dry-run", "--json"]) == ExitCode.GOOD
     layers = json.loads(capsys.readouterr().out)["plan"]["layers"]
     assert [one["status"] for one in layers] == ["built", "documented", "resolved"]
@@ -203,10 +203,10 @@ def test_a_change_of_what_was_tried_is_another_content(make_layer: MakeLayer) ->
         text = (folder / file).read_text()
         assert old in text
         found = []
-        for said in (text.replace(old, new), text):
-            (folder / file).write_text(said)
+        for message in (text.replace(old, new), text):
+            (folder / file).write_text(message)
             layer = read_layer(folder)
-            found.append([content_of(layer, layer.releases[0], reach) for reach in ("resolved", "built")])
+            found.append([fingerprint(layer, layer.releases[0], reach) for reach in ("resolved", "built")])
         return found[0][0] != found[1][0], found[0][1] != found[1][1]
 
     for table, expected in ((RESOLVED, (True, True)), (MADE_OF, (False, True)), (PROSE, (False, False))):

@@ -1,4 +1,4 @@
-"""`lumiimg lock`, `build --locked`, `diff`: everything settled, written down, kept, and built from that alone."""
+"""`lumiimg lock`, `build --locked`, `diff`: everything resolved, written down, and built from that alone."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_command_that_a_lock_proposes_builds_it_from_where_it_was_locked(
         assert fault in capsys.readouterr().err
 
 
-def test_what_is_locked_is_kept_until_an_upgrade_is_asked_for(
+def test_what_is_locked_stays_until_an_upgrade_is_asked_for(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own, site = tmp_path / "mine.tar.gz", tmp_path / "here.toml"
@@ -210,7 +210,7 @@ def definitions(layers: Path, world: World, folder: Path, *words: str) -> dict[s
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_the_mirror_of_a_bases_packages_is_kept_where_the_lock_is_built(
+def test_the_mirror_of_a_bases_packages_stays_where_the_lock_is_built(
     world: World, folder: Path, make_layer: MakeLayer, tmp_path: Path
 ) -> None:
     make_layer("mirrored", f'{BOX}mirror = "debian"\n')
@@ -270,15 +270,15 @@ def test_a_requirement_with_an_address_of_its_own_is_refused_and_not_looked_up_b
         world.wheels["egg"][version] = (f"yolk @ {where}",)
         world.asked.clear()
         lock(world, folder, "--base", "box", "--add", "snake", code=ExitCode.NO)
-        said = capsys.readouterr().err
-        assert f"`egg=={version}`" in said
-        assert "`yolk` was included as a URL dependency" in said
-        assert "Consider" not in said
+        message = capsys.readouterr().err
+        assert f"`egg=={version}`" in message
+        assert "`yolk` was included as a URL dependency" in message
+        assert "Consider" not in message
         assert not [path for path in world.asked if "yolk" in path]
         assert not (tmp_path / "lumiimg.lock").exists()
 
 
-def test_what_cannot_be_settled_is_one_line_with_the_layer_and_both_sides_and_the_lock_stays(
+def test_what_cannot_be_locked_is_one_line_with_the_layer_need_and_have_and_the_lock_stays(
     world: World,
     folder: Path,
     tmp_path: Path,
@@ -292,7 +292,7 @@ def test_what_cannot_be_settled_is_one_line_with_the_layer_and_both_sides_and_th
     world.uploaded = {"egg 2.0": "2026-11-22T00:00:00Z"}
     world.requirements = {"requirements/rocm.txt": "egg\n--extra-index-url https://h.test\n"}
     archive = ARCHIVE.removeprefix(LAYER).replace("/x/tool", "/vllm-project/tool")
-    for toml, said in (
+    for toml, expected in (
         (
             f'{archive}requirements = ["requirements/rocm.txt"]\n',
             ["the layer tool, https://github.com/", "line 2 of requirements/rocm.txt: the option --extra-index-url"],
@@ -318,11 +318,11 @@ def test_what_cannot_be_settled_is_one_line_with_the_layer_and_both_sides_and_th
         capsys.readouterr()
         lock(world, folder, "--quiet", "--base", "box", "--add", "tool", code=ExitCode.NO)
         (line,) = capsys.readouterr().err.splitlines()
-        assert [words for words in said if words not in line] == [], line
+        assert [words for words in expected if words not in line] == [], line
         assert (tmp_path / "lumiimg.lock").read_bytes() == before
 
 
-def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_kept_in_the_lock(
+def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_stored_in_the_lock(
     world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z", "snake 2.0+rocm6.4": "2026-06-01T00:00:00Z"}

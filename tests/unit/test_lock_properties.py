@@ -25,7 +25,7 @@ from lumiimg.resolve.lock_check import lock_of
 from lumiimg.resolve.lock_file import read_document, to_text
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.fuzz.locks import REQUESTS, settled
+from tests.fuzz.locks import REQUESTS, with_digests
 from tests.fuzz.targets.resolve import signed
 from tests.shared.layer_builder import BASE, LAYER, catalogue_of
 from tests.shared.programs import examples
@@ -57,7 +57,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
 
 def made(request: Request, catalogue: Catalogue = CATALOGUE) -> Lock:
     site = find_site(request.site, {}) if request.site else None
-    return settled(decide(request, PlanContext(catalogue, NO_MIRRORS, PROGRAMS, site)).require_lock())
+    return with_digests(decide(request, PlanContext(catalogue, NO_MIRRORS, PROGRAMS, site)).require_lock())
 
 
 def read_again(text: str | bytes, path: Path, catalogue: Catalogue = CATALOGUE) -> Lock:
@@ -74,7 +74,7 @@ def same(again: Lock, lock: Lock) -> bool:
 @given(note=TEXT, other=TEXT, address=st.text("abc/.-_%~", max_size=20))
 @example(note="\udcff", other="", address="")
 @example(note="two\nlines %post {{ x }} \r\x1b[2J \x85\u2028", other="'\"`$(id)\\", address="t.tar.gz")
-def test_any_text_of_a_user_is_kept_or_refused(
+def test_any_text_of_a_user_is_preserved_or_refused(
     own: Catalogue, tmp_path: Path, note: str, other: str, address: str
 ) -> None:
     arguments = {"free.NOTE": note, "free.OTHER": other}
@@ -150,7 +150,7 @@ def test_a_value_of_another_type_and_what_is_left_out_or_there_twice_is_refused(
 
 @pytest.mark.threat
 def test_a_lock_that_is_not_of_one_mind_is_refused(tmp_path: Path) -> None:
-    for place, value, said in (
+    for place, value, expected in (
         (("request", "base"), "rocm-7.0", "request.base is 'rocm-7.0', and the base is rocm-6.4.4"),
         (("request", "add"), ["sglang"], "request.add names sglang, which is not among the layers"),
         (("request", "arguments"), {"vllm.ARCH": "x"}, "argument vllm.ARCH is 'x', which does not match"),
@@ -169,15 +169,15 @@ def test_a_lock_that_is_not_of_one_mind_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadInputError) as caught:
             read_again(changed(DOCUMENT, place, value), tmp_path / "lumiimg.lock")
-        assert said in str(caught.value)
-        assert len(str(caught.value)) < 4000, said
+        assert expected in str(caught.value)
+        assert len(str(caught.value)) < 4000, expected
 
 
 @pytest.mark.threat
 def test_a_row_of_a_lock_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     entry = {**DOCUMENT["layer"][0], "release": "9.9", "wheels": {}}
     document = {**DOCUMENT, "request": {**DOCUMENT["request"], "add": []}}
-    for row, said in (
+    for row, expected in (
         ({"wheels": ["a==1.."]}, "a pin is not valid"),
         ({"has": {"x": "{NOPE}"}}, "has.x holds {NOPE}"),
         ({"has": {"net-api": "many"}}, "has.net-api is 'many'; the number of an API"),
@@ -189,7 +189,7 @@ def test_a_row_of_a_lock_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         entry["row"] = {key: value for key, value in written.items() if value is not None}
         with pytest.raises(BadInputError) as caught:
             read_again(changed(document, ("layer", 0), entry), tmp_path / "lumiimg.lock")
-        assert said in str(caught.value), row
+        assert expected in str(caught.value), row
 
 
 @pytest.mark.threat

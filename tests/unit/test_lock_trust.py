@@ -26,7 +26,7 @@ from lumiimg.resolve.lock_file import read_document, to_text
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.python_target import PythonTarget
 from lumiimg.resolve.request import Request
-from tests.fuzz.locks import settled
+from tests.fuzz.locks import with_digests
 from tests.fuzz.targets.resolve import signed
 from tests.shared.layer_builder import BASE, LAYER, catalogue_of
 from tests.shared.programs import sampled
@@ -111,7 +111,7 @@ def made(folder: Path, box: str = BOX, whole: str = WHOLE, **arguments: str) -> 
     catalogue = catalogue_of(layers, box=box, whole=whole)
     values = {"VERSION": "2.0", **arguments}
     request = Request("box", ("whole",), arguments={f"whole.{name}": value for name, value in values.items()})
-    lock = settled(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
+    lock = with_digests(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
     places = [*(f"{INDEX}/{wheel.file}" for wheel in lock.layers[0].wheels), f"{GENERAL}/{file_of('egg')}"]
     layer = replace(lock.layers[0], wheels=tuple(locked_wheel(place, digest(place)) for place in places))
     return Stranger(catalogue, tomllib.loads(to_text(replace(lock, layers=(layer,)))), folder / "lumiimg.lock")
@@ -213,10 +213,10 @@ LISTED = {
 @pytest.mark.threat
 @pytest.mark.parametrize("case", LISTED)
 def test_what_a_lock_takes_from_elsewhere_is_listed(stranger: Stranger, case: str) -> None:
-    change, said = LISTED[case]
+    change, reported = LISTED[case]
     found = stranger.listed(change)
-    assert len(found) == len(said), found
-    assert [words for words in said if not any(words in line for line in found)] == []
+    assert len(found) == len(reported), found
+    assert [words for words in reported if not any(words in line for line in found)] == []
 
 
 @pytest.mark.threat
@@ -245,7 +245,7 @@ def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monk
         high=free.replace('"python3"', '"torch"'),
     )
     request = Request("box", ("low", "pytorch", "high"))
-    lock = settled(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
+    lock = with_digests(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
     stranger = Stranger(catalogue, tomllib.loads(to_text(lock)), tmp_path / "lumiimg.lock")
 
     def replaced(document: Document) -> None:
@@ -255,8 +255,8 @@ def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monk
 
     with pytest.raises(LumiimgError, match="high requires torch, which is not among the layers below it"):
         stranger.lock(replaced)
-    (said,) = stranger.listed(both(replaced, lambda document: document["layer"].pop(), asking(add=["low"])))
-    assert "Python package torch 2.9.1 of low from https://pypi.test" in said
+    (reported,) = stranger.listed(both(replaced, lambda document: document["layer"].pop(), asking(add=["low"])))
+    assert "Python package torch 2.9.1 of low from https://pypi.test" in reported
 
 
 @pytest.mark.threat
@@ -393,7 +393,7 @@ def test_a_version_that_an_image_names_is_no_template(stranger: Stranger) -> Non
     image = {"has": {"python": "{VERSION}", "glibc": "{"}, "provides": ["python3"]}
     base = {"name": "box", "agent": "localimage", "from": "/x.sif", "image": image}
     lock = stranger.lock(lambda document: document.update(base=base))
-    assert (lock.base.versions, PythonTarget.of(lock.versions)) == (image["has"], None)
+    assert (lock.base.versions, PythonTarget.from_versions(lock.versions)) == (image["has"], None)
 
 
 def test_a_base_by_an_agent_of_an_earlier_lumiimg_is_refused_with_those_of_today(stranger: Stranger) -> None:

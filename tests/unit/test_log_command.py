@@ -107,7 +107,7 @@ def test_what_it_quotes_of_another_job_is_no_line_of_this_one(tmp_path: Path, ca
     assert main(["log", str(job)]) == ExitCode.UNDECIDED
 
 
-def test_how_the_network_was_used_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_how_the_network_was_used_is_reported(tmp_path: Path, capsys: Capture) -> None:
     _, data, _ = ask(tmp_path, capsys, b"".join(job_log(16, 0)))
     assert (data["gdr"], data["nics"]) == (True, 4)
     assert data["environment"] == {"NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3"}
@@ -139,9 +139,9 @@ def test_junit_holds_hostile_text_as_text(tmp_path: Path, capsys: Capture) -> No
     assert [case.tag for case in ET.fromstring(text)] == ["testcase"] * 5  # noqa: S314
 
 
-def test_bandwidth_is_held_against_the_site_where_it_is_of_the_same_kind(tmp_path: Path, capsys: Capture) -> None:
+def test_bandwidth_is_compared_with_the_site_where_it_is_of_the_same_kind(tmp_path: Path, capsys: Capture) -> None:
     named, lumi = CXI + b"# Collective test starting: all_reduce_perf\n", ("--site", "lumi")
-    for measured, words, code, severity, told in (
+    for measured, words, code, severity, expected in (
         (table(84.2), lumi, ExitCode.GOOD, "ok", "84.2 GB/s at 128 MiB"),
         (table(9.1), lumi, ExitCode.NO, "problem", "9.1 GB/s at 128 MiB"),
         (table(84.2, 3), lumi, ExitCode.NO, "problem", "wrong results"),
@@ -155,7 +155,7 @@ def test_bandwidth_is_held_against_the_site_where_it_is_of_the_same_kind(tmp_pat
         assert (answered, data["findings"][0]["severity"]) == (code, severity), measured
         assert (data["verdict"], data["confidence"]) == ("ofi-cxi", "proved"), measured
         assert data["answer"] == ("no" if code else "good"), measured
-        assert told in page, measured
+        assert expected in page, measured
         assert severity == "info" or data["measurements"][0]["nodes"] == 2, measured
 
 
@@ -226,7 +226,7 @@ def test_the_list_of_what_is_known(capsys: Capture) -> None:
     assert [s["id"] for s in known if s["id"] not in page] == []
 
 
-def test_following_tells_each_change_and_the_whole_answer_at_the_end(tmp_path: Path) -> None:
+def test_following_reports_each_change_and_the_whole_answer_at_the_end(tmp_path: Path) -> None:
     log = tmp_path / "job.out"
     program = subprocess.Popen(
         [sys.executable, "-m", "lumiimg", "log", "--follow", str(log)],
@@ -250,12 +250,12 @@ def test_following_tells_each_change_and_the_whole_answer_at_the_end(tmp_path: P
     program.stdout.close()
 
 
-def test_an_excerpt_and_two_runs_are_said_in_the_text_and_on_the_page(tmp_path: Path, capsys: Capture) -> None:
+def test_an_excerpt_and_two_runs_are_reported_in_the_text_and_on_the_page(tmp_path: Path, capsys: Capture) -> None:
     log, page = tmp_path / "job.out", tmp_path / "job.html"
     again = [line.replace(":10", ":20") for line in job("cxi", 0, 3)]
     excerpt = "an excerpt: no relevant line names its process"
     runs = "the log holds 2 runs; this is about the last one, from line 14 on"
-    for lines, code, told in (
+    for lines, code, messages in (
         (["NCCL INFO Using network Socket"], ExitCode.NO, {excerpt}),
         (job("tcp", 0), ExitCode.NO, set()),
         (
@@ -268,13 +268,13 @@ def test_an_excerpt_and_two_runs_are_said_in_the_text_and_on_the_page(tmp_path: 
         assert main(["log", str(log), "--html", str(page)]) == code
         text = capsys.readouterr().out
         for shown in (" ".join(text.split()), page.read_text()):
-            assert {words for words in (excerpt, runs) if words in shown} == told & {excerpt, runs}
-            assert all(words in shown for words in told)
+            assert {words for words in (excerpt, runs) if words in shown} == messages & {excerpt, runs}
+            assert all(words in shown for words in messages)
     assert "next:" not in text, "a good answer needs no command"
 
 
 @pytest.mark.threat
-def test_a_stream_of_one_line_without_end_is_left_and_that_is_said(
+def test_a_stream_of_one_line_without_end_is_left_and_that_is_reported(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Endless(io.RawIOBase):
@@ -293,10 +293,10 @@ def test_a_stream_of_one_line_without_end_is_left_and_that_is_said(
 
     monkeypatch.setattr(sources, "REPEATED_BYTES", 4 << 20)
     monkeypatch.setattr(sources, "STREAM_BYTES", 16 << 20)
-    for step, said in ((0, "repeats one line forever"), (1, "never ends")):
+    for step, expected in ((0, "repeats one line forever"), (1, "never ends")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless(b"step %d\n", step))))
         assert main(["log", "-"]) == ExitCode.UNDECIDED
-        assert f"-: {said}; the first " in capsys.readouterr().err
+        assert f"-: {expected}; the first " in capsys.readouterr().err
 
 
 NAMELESS = """\
@@ -306,7 +306,7 @@ NAMELESS = """\
 """
 
 
-def test_what_a_table_lacks_to_be_compared_is_said(tmp_path: Path, capsys: Capture) -> None:
+def test_what_a_table_lacks_to_be_compared_is_reported(tmp_path: Path, capsys: Capture) -> None:
     log = tmp_path / "job.out"
     log.write_text(NAMELESS)
     main(["log", str(log), "--site", "lumi"])

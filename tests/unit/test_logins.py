@@ -138,7 +138,7 @@ class Log(io.BytesIO):
 
 def step_of(folder: Path, header: Header) -> LayerBuild:
     kernels = Engine(Path("/x"), EngineKind.NAMESPACES, "1", frozenset())
-    machine = build_machine(kernels, maps_ids=False)
+    machine = build_machine(kernels, has_subids=False)
     folder = folder / "step"
     folder.mkdir(exist_ok=True)
     definition = Definition("01-a", ("a",), None, Sections(header), ())
@@ -216,12 +216,12 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
     cases = {("docker", False): True, ("docker", True): False, ("debootstrap", False): False}
     for (agent, plain_http), gets in cases.items():
         step = step_of(tmp_path, Header(agent, "host.test/a"))
-        machine = build_machine(Engine(engine, EngineKind.APPTAINER, "1", frozenset()), maps_ids=False)
+        machine = build_machine(Engine(engine, EngineKind.APPTAINER, "1", frozenset()), has_subids=False)
         definition, log = replace(step.definition, plain_http=plain_http), Log()
         with pytest.raises(LumiimgError):
             build_by_engine(replace(step, machine=machine, definition=definition, log=log), tmp_path / "target")
-        said = set(log.getvalue().decode().splitlines())
-        assert bool(said & {f"{name}={value}" for name, value in logins.items()}) == gets, agent
+        output = set(log.getvalue().decode().splitlines())
+        assert bool(output & {f"{name}={value}" for name, value in logins.items()}) == gets, agent
 
 
 @pytest.mark.threat

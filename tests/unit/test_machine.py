@@ -47,7 +47,7 @@ root*) shift; exec "$@" ;;
 *) "${@: -2:1}/bin/sh" ;;
 esac
 """
-"""A stand-in for the kernel's own engine: what it is told to run in a namespace is run, but for mounts."""
+"""A stand-in for the kernel's own engine: what it is asked to run in a namespace is run, but for mounts."""
 PROGRAMS = ("mksquashfs", "unshare", "bash", "sh", "true", "cp", "grep", "rm", "mkdir", "mktemp")
 STARTS = '"${@: -2:1}/bin/sh"'
 """The program of the trial, run as it is."""
@@ -272,7 +272,7 @@ def test_lumiimg_alone_runs_nothing_and_leaves_to_doctor_what_works_here(
     assert not place.calls.exists(), "nothing is run"
 
 
-def test_a_base_that_debootstrap_cannot_make_is_told_with_what_to_do(
+def test_a_base_that_debootstrap_cannot_make_is_reported_with_what_to_do(
     place: Place, make_layer: MakeLayer, layers: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     place.has(STARTS, NO_DEVICES)
@@ -337,7 +337,7 @@ def test_where_no_container_has_its_own_processes_builds_go_on_without(place: Pl
         "case \"$*\" in *--pid*) echo 'FATAL:   mount proc->/proc error: operation not permitted'; exit 255;; esac"
     )
     place.has(f"{refuses}; {STARTS}", BEGINS)
-    assert not place.looked_at().container.own_processes
+    assert not place.looked_at().container.has_pid_namespace
     assert main(["doctor"]) == 0
     assert "✓ a container: processes that a script leaves running cannot be stopped: FATAL: mount proc" in " ".join(
         capsys.readouterr().out.split()

@@ -41,12 +41,12 @@ def image(tmp_path: Path) -> Path:
 def check(capsys: pytest.CaptureFixture[str], image: Path, *more: str) -> dict[str, Any]:
     capsys.readouterr()
     main(["check", str(image), "--level", "static", "--json", *more])
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
 
 
-def finding(said: dict[str, Any], code: str) -> dict[str, Any] | None:
-    return next((found for found in said["findings"] if found["id"] == code), None)
+def finding(document: dict[str, Any], code: str) -> dict[str, Any] | None:
+    return next((found for found in document["findings"] if found["id"] == code), None)
 
 
 @pytest.mark.parametrize("more", [(), ("--site", "lumi"), ("--host",)])
@@ -56,21 +56,21 @@ def test_an_image_for_other_processors_is_a_no(
     if more == ("--host",):
         more = ("--host", str(snapshot(host(tmp_path / "node"), host="nid001")))
     assert check(capsys, image, *more)["answer"] == "no-obstacle"
-    said = check(capsys, turned(image), *more)
-    assert said["answer"] == "no"
-    assert said["sentence"] == "NO: this image is built for another CPU architecture than the machine's"
-    told = finding(said, "image.architecture")
-    assert told is not None
+    report = check(capsys, turned(image), *more)
+    assert report["answer"] == "no"
+    assert report["sentence"] == "NO: this image is built for another CPU architecture than the machine's"
+    reported = finding(report, "image.architecture")
+    assert reported is not None
     whose = "lumi" if "--site" in more else "nid001" if more else "machines"
-    assert "is for aarch64, and " + whose in told["summary"]
-    assert "has x86_64" in told["summary"] or "have x86_64" in told["summary"]
+    assert "is for aarch64, and " + whose in reported["summary"]
+    assert "has x86_64" in reported["summary"] or "have x86_64" in reported["summary"]
 
 
 def test_an_image_for_other_processors_is_not_asked_for_again(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = finding(check(capsys, image, "--site", "alps"), "image.architecture")
-    assert told is not None
-    assert "alps has aarch64" in told["summary"]
-    assert "amd64" not in "".join(told["remedy"])
+    reported = finding(check(capsys, image, "--site", "alps"), "image.architecture")
+    assert reported is not None
+    assert "alps has aarch64" in reported["summary"]
+    assert "amd64" not in "".join(reported["remedy"])
 
 
 def test_an_image_is_for_what_its_file_says_too(
@@ -81,11 +81,11 @@ def test_an_image_is_for_what_its_file_says_too(
     data = bytearray(sif.read_bytes())
     data[OF_SIF : OF_SIF + 2] = b"04"
     sif.write_bytes(data)
-    said = check(capsys, sif, "--site", "lumi")
-    assert said["answer"] == "no"
-    told = finding(said, "image.architecture")
-    assert told is not None
-    assert told["summary"] == "the image is marked as aarch64, but lumi has x86_64"
+    report = check(capsys, sif, "--site", "lumi")
+    assert report["answer"] == "no"
+    reported = finding(report, "image.architecture")
+    assert reported is not None
+    assert reported["summary"] == "the image is marked as aarch64, but lumi has x86_64"
     assert main(["job", str(sif), "--site", "lumi", "--", "true"]) == 1
     assert "it is for aarch64" in capsys.readouterr().err
     assert main(["job", str(sif), "--site", "generic", "--", "true"]) == 1
@@ -102,11 +102,11 @@ DRIVERS = [
 ]
 
 
-def test_the_driver_of_the_site_is_held_against_the_rocm(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_driver_of_the_site_is_compared_with_the_rocm(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rocm, site, answer in DRIVERS:
-        said = check(capsys, with_rocm(image, rocm), "--site", site)
-        assert said["answer"] == answer, (rocm, site, said["findings"])
-        assert (finding(said, "image.driver") is None) is (site == "generic")
+        report = check(capsys, with_rocm(image, rocm), "--site", site)
+        assert report["answer"] == answer, (rocm, site, report["findings"])
+        assert (finding(report, "image.driver") is None) is (site == "generic")
         assert main(["job", str(image), "--site", "lumi", "--", "true"]) == 0
         noted = f"ROCm {rocm} of the image, and the driver of lumi serves" in " ".join(capsys.readouterr().err.split())
         assert noted is (rocm in {"5.7.1", "7.2.0"})

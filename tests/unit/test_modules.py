@@ -1,6 +1,6 @@
 """`lumiimg module`: modules that Lmod and Tcl modules load and take back, wrappers that start what the image has.
 
-The engine here is a stand-in that prints what it is told; tests/engine/test_modules.py has a real one.
+The engine here is a stand-in that prints what it gets; tests/engine/test_modules.py has a real one.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def started(
 
 
 def run(wrapper: Path, *argv: str, path: Path, env: dict[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
-    """Start a wrapper with the stand-in on PATH; return (what the engine was told, its environment)."""
+    """Start a wrapper with the stand-in on PATH; return (what the engine got, its environment)."""
     done = started(wrapper, *argv, path=path, env=env)
     assert done.returncode == 0, done.stderr
-    told, _, environment = done.stdout.partition("-- environment\0")
+    printed, _, environment = done.stdout.partition("-- environment\0")
     variables = dict(item.partition("=")[::2] for item in environment.split("\0") if item)
-    return told.split("\0")[:-1], variables
+    return printed.split("\0")[:-1], variables
 
 
 @pytest.fixture
@@ -109,17 +109,17 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
     node = snapshot(fabric_builder.host(tmp_path / "host"))
     data = made(capsys, image, tmp_path / "mods", "--name", "vllm/0.10", "--host", node, "--site", site)
     text = " ".join(Path(data["files"]["modulefile"]).read_text().replace("\n#", "\n").split())
-    for said in (
+    for expected in (
         "never run on that machine",
         "librccl-net.so -> libfabric.so.1 -> libcxi.so.1",
         "over Slingshot (the tests)",
         "CACHE is set by the wrappers, as each rank has its own; in your scripts, for each rank: export",
         "SLURM_NETWORK=single_node_vni is left out, for jobs on one node only",
     ):
-        assert said in text
+        assert expected in text
     before = {"SINGULARITY_BIND": "/mine", "NCCL_SOCKET_IFNAME": "mine", "SINGULARITYENV_LD_LIBRARY_PATH": "/mine:/x"}
     for system in SYSTEMS:
-        (loaded, gone), said = environments(system, Path(data["use"]), ["load vllm", "unload vllm"], before)
+        (loaded, gone), expected = environments(system, Path(data["use"]), ["load vllm", "unload vllm"], before)
         assert loaded["PATH"].split(":")[0] == data["files"]["wrappers"]
         assert loaded["SIF"] == loaded["SIFVLLM"] == str(image)
         binds = loaded["SINGULARITY_BIND"].split(",")
@@ -131,7 +131,7 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
         # what each rank has of its own, or what only some jobs want, is no business of a module
         assert not {"CACHE", "SLURM_NETWORK"} & loaded.keys()
         # the snapshot's libraries are not on the machine of this test
-        assert "/usr/lib64/libcxi.so.1 is not here: it was on 20" in " ".join(said.split())
+        assert "/usr/lib64/libcxi.so.1 is not here: it was on 20" in " ".join(expected.split())
         assert gone["SINGULARITY_BIND"] == "/mine"
         assert not {"SIF", "SIFVLLM", "SINGULARITYENV_PYTHONNOUSERSITE"} & gone.keys()
         assert gone["PATH"] == "/usr/bin:/bin"
@@ -159,12 +159,12 @@ def test_names_that_shells_and_modules_would_evaluate_stay_names(tmp_path: Path,
     for system in SYSTEMS:
         commands = [f"load {name}", f"help {name}", f"unload {name}"]
         before = {"SINGULARITY_BIND": "/mine"}
-        (loaded, shown, gone), said = environments(system, Path(data["use"]), commands, before)
+        (loaded, shown, gone), reported = environments(system, Path(data["use"]), commands, before)
         assert loaded["SIF"] == shown["SIF"] == str(image)
         assert loaded["PATH"].startswith(data["files"]["wrappers"])
         assert loaded["SINGULARITY_BIND"] == f"/mine,{strange}"
         assert gone["SINGULARITY_BIND"] == "/mine"
-        assert HOSTILE.replace("]===]", "] ===]") in said
+        assert HOSTILE.replace("]===]", "] ===]") in reported
 
 
 def test_a_variable_that_the_image_sets_itself_is_left_to_it(
@@ -182,7 +182,7 @@ def test_a_variable_that_the_image_sets_itself_is_left_to_it(
     assert "CACHE" in {item["name"] for item in data["environment_of_wrappers"]}
 
 
-def test_srun_is_told_how_the_mpi_of_the_image_is_started(
+def test_srun_gets_how_the_mpi_of_the_image_is_started(
     tmp_path: Path, image: Path, engine: Path, site: Path, capsys: Capture
 ) -> None:
     library(image / "usr/lib/libmpi.so.12")
@@ -224,8 +224,8 @@ def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
         return err
 
     for bind in ("/a,b", '/a"b', "/a\\b", "/a]=]b"):
-        said = refused(image, "--site", str(write_site(tmp_path, bind)))
-        assert "cannot be in the list that a module adds to" in said, bind
+        refusal = refused(image, "--site", str(write_site(tmp_path, bind)))
+        assert "cannot be in the list that a module adds to" in refusal, bind
     evaluated = "holds a character that shells evaluate"
     for cache in ("$(touch x)", "`touch x`", "x\\\\$USER", "${USER:-x}"):
         assert evaluated in refused(image, "--site", str(write_site(tmp_path, "/a", cache))), cache
@@ -326,24 +326,24 @@ def test_caches_of_a_job_are_in_a_folder_that_nobody_else_made(
     text = site.read_text().replace('scheduler = "Slurm"', f'scheduler = "Slurm"\ncaches = "{caches}"')
     site.write_text(text.replace(f"{tmp_path}{CACHE}", f"{caches}/triton"))
     wrapper = Path(made(capsys, image, tmp_path / "mods", "--site", site)["files"]["wrappers"]) / "python3"
-    _, told = run(wrapper, path=engine, env={"USER": "me"})
+    _, done = run(wrapper, path=engine, env={"USER": "me"})
     assert not list(tmp_path.glob("me-*")), "outside of a job there are none"
-    assert "CACHE" not in told
-    assert told["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+    assert "CACHE" not in done
+    assert done["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
     job = {"USER": "me", "SLURM_JOB_ID": "7"}
-    _, told = run(wrapper, path=engine, env=job)
-    assert told["CACHE"] == f"{tmp_path}/me-7/triton"
+    _, done = run(wrapper, path=engine, env=job)
+    assert done["CACHE"] == f"{tmp_path}/me-7/triton"
     assert (tmp_path / "me-7").stat().st_mode & 0o777 == 0o700
     (tmp_path / "others").mkdir()
     (tmp_path / "me-8").symlink_to(tmp_path / "others")
-    _, told = run(wrapper, path=engine, env={**job, "SLURM_JOB_ID": "8", "TMPDIR": str(tmp_path)})
-    place = Path(told["CACHE"])
+    _, done = run(wrapper, path=engine, env={**job, "SLURM_JOB_ID": "8", "TMPDIR": str(tmp_path)})
+    place = Path(done["CACHE"])
     assert place.is_dir(), "a new folder"
     assert (place.name, place.parent.parent, place.parent.stat().st_mode & 0o777) == ("triton", tmp_path, 0o700)
     assert not list((tmp_path / "others").iterdir())
     # `srun --export=NONE` gives a wrapper no USER
-    _, told = run(wrapper, path=engine, env={"SLURM_JOB_ID": "7"})
-    assert told["CACHE"] == f"{tmp_path}/{pwd.getpwuid(os.getuid()).pw_name}-7/triton"
+    _, done = run(wrapper, path=engine, env={"SLURM_JOB_ID": "7"})
+    assert done["CACHE"] == f"{tmp_path}/{pwd.getpwuid(os.getuid()).pw_name}-7/triton"
 
 
 def test_a_wrapper_says_what_is_missing(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:

@@ -65,8 +65,8 @@ def test_no_link_in_a_folder_that_is_written_leads_out_of_it(
         link.symlink_to(outside)
         before = _content(outside) if outside.is_dir() else outside.read_text()
         code = main([*commands[command], str(folder)])
-        said = capsys.readouterr().err
-        assert (code, said.count("\n")) in {(0, 0), (2, 1)}, (link, said)
+        message = capsys.readouterr().err
+        assert (code, message.count("\n")) in {(0, 0), (2, 1)}, (link, message)
         assert before == (_content(outside) if outside.is_dir() else outside.read_text()), link
         if code == 0:
             assert _content(folder).keys() == {name.replace(str(whole), str(folder)) for name in _content(whole)}
@@ -145,10 +145,10 @@ def test_a_module_is_written_whole_or_not_at_all_wherever_the_disk_is_full(
         code = main([*commands["module"], str(folder)])
         if left > 0:
             break
-        said = capsys.readouterr().err
+        message = capsys.readouterr().err
         if code == 0:
             continue  # a folder that was there already
-        assert (said.count("\n"), said.count(os.strerror(errno.ENOSPC))) == (1, 1)
+        assert (message.count("\n"), message.count(os.strerror(errno.ENOSPC))) == (1, 1)
         assert list(folder.iterdir()) == [], number
     assert number > 8
     assert (folder / "modulefiles" / "a" / "1").is_file()

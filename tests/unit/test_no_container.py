@@ -1,4 +1,4 @@
-"""What is said of an image where the engine starts no container of it: why, what to do, and nothing of the image itself.
+"""What is reported of an image where the engine starts no container of it: why, what to do, and nothing of the image itself.
 
 The engines are stand-ins, shell scripts that say what Apptainer 1.4.5 says; in place of a container they run a command here.
 """
@@ -81,11 +81,11 @@ def test_a_probe_that_never_began_says_why_no_container_starts(
     ):
         with pytest.raises(MissingHereError) as caught:
             probe()
-        said = " ".join(str(caught.value).split())
-        assert f"x.sif: Apptainer 1.4.5 cannot start a container here: {why}" in said
+        message = " ".join(str(caught.value).split())
+        assert f"x.sif: Apptainer 1.4.5 cannot start a container here: {why}" in message
         assert (caught.value.hint or "").startswith(hint or "")
         assert (caught.value.hint is None) == (hint is None)
-        assert "x1b" not in said
+        assert "x1b" not in message
 
 
 def test_a_probe_that_failed_in_a_container_is_no_fault_of_the_engine(
@@ -108,14 +108,14 @@ def test_the_probe_level_is_not_done_where_nothing_was_started(
     capsys.readouterr()
     page = tmp_path / "page.html"
     assert main(["check", str(image), "--json", "--html", str(page)]) == static, "the answer is that of the files"
-    told = capsys.readouterr()
-    data = validated(told.out, "check")
+    captured = capsys.readouterr()
+    data = validated(captured.out, "check")
     assert data["level"] == "static"
     for level in ("probe", "run"):
         assert WHY in data["levels"][level]
         assert ORDINARY in data["levels"][level]
     assert not [finding for finding in data["findings"] if finding["level"] != "static"]
-    for text in (told.out, told.err, page.read_text()):
+    for text in (captured.out, captured.err, page.read_text()):
         assert "Requesting capability" not in text
         assert "x1b" not in text
         assert "\x1b" not in text
@@ -179,8 +179,8 @@ def test_what_an_engine_asks_of_an_image_is_counted_where_it_can_be_traced(
     given = f'read -r _ <{place}; case "$*" in *no-such-program) {no_program}; exit 255 ;; esac\n'
     make_engine(given + IN_CONTAINER.format(python=shlex.quote(sys.executable)))
     assert main(["bench", "import", str(place), "--module", "json", "--json"]) == code
-    told = capsys.readouterr()
-    assert words in " ".join(told.err.split())
-    (counted,) = validated(told.out, "bench-import")["places"]
+    captured = capsys.readouterr()
+    assert words in " ".join(captured.err.split())
+    (counted,) = validated(captured.out, "bench-import")["places"]
     assert counted["program"]["opens"] > 0
     assert counted["shared"] is None if code else counted["shared"]["opens"] == 1, counted["shared"]

@@ -65,7 +65,7 @@ def names(first: int, count: int) -> list[str]:
     return [f"nid{number:06}" for number in range(first, first + count)]
 
 
-def told(gathered: NodeAnswers) -> dict[str, tuple[str, ...]]:
+def nodes_by_reason(gathered: NodeAnswers) -> dict[str, tuple[str, ...]]:
     return {entry.why: entry.nodes for entry in gathered.silent}
 
 
@@ -88,13 +88,13 @@ JOBS: list[tuple[list[tuple[int, NodeAnswer | None]], dict[str, tuple[str, ...]]
     ),
     ([(2, WELL), (1, BROKEN)], {}, Answer.NO, "NO on 1 of 3 nodes: 2 the same; 1 "),
     ([(1, TROUBLE)], {}, Answer.UNDECIDED, "no working container engine here"),
-    # they differ in what is said of them nowhere else
+    # they differ in what is reported of them nowhere else
     ([(2, TROUBLE), (1, replace(TROUBLE, kernel="6.5"))], {}, Answer.UNDECIDED, "1 kernel 6.5 instead of "),
 ]
 """How many nodes answer what (None: nothing), which of them are silent and why, what it comes to, and the sentence."""
 
 
-def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
+def test_nodes_that_are_the_same_are_one_group_and_one_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
     for number, (of_nodes, silent, decided, sentence) in enumerate(JOBS):
         (folder := tmp_path / str(number)).mkdir()
         job = names(1, sum(count for count, _ in of_nodes))
@@ -103,13 +103,13 @@ def test_nodes_that_are_the_same_are_told_together_and_one_keeps_the_rest_from_b
             if given is not None:
                 answer(folder, node, given)
         gathered = gather(folder, RUN, job, started=job)
-        assert [len(group.nodes) for group in gathered.groups] == [count for count, said in of_nodes if said]
-        assert told(gathered) == silent
+        assert [len(group.nodes) for group in gathered.groups] == [count for count, expected in of_nodes if expected]
+        assert nodes_by_reason(gathered) == silent
         report = summed(folder, job)
         if silent:
             assert report.sentence == sentence
             assert report.output == ("srun: error: x",)
-            assert told(gather(folder, RUN, job, started=job[:60])) == {"never started": ("nid000064",)}
+            assert nodes_by_reason(gather(folder, RUN, job, started=job[:60])) == {"never started": ("nid000064",)}
         assert report.answer is decided, sentence
         assert sentence in report.sentence
         assert "will work" not in report.sentence
@@ -174,7 +174,7 @@ def test_an_answer_counts_for_its_own_node_and_for_this_check_alone(tmp_path: Pa
             file.rename(folder / f"node-{words[0]}.{order}.json")
         gathered = gather(folder, RUN, "abc", started=[])
         assert ["".join(group.nodes) for group in gathered.groups] == counted
-        assert told(gathered) == silent
+        assert nodes_by_reason(gathered) == silent
         assert summed(folder, [*"abc"]).answer is decided
 
 
@@ -261,9 +261,9 @@ def test_a_difference_is_named_in_a_few_words_and_many_are_counted() -> None:
         assert differences(other, WELL) == (words,)
     assert differences(WELL, WELL) == ()
     many = tuple(Library(f"lib{n}.so.1", f"/l/lib{n}.so.1", "dd") for n in range(40))
-    told = differences(replace(WELL, libraries=(*WELL.libraries, *many)), WELL)
-    assert told[-1] == "37 more differences"
-    assert len(told) == 4
+    listed = differences(replace(WELL, libraries=(*WELL.libraries, *many)), WELL)
+    assert listed[-1] == "37 more differences"
+    assert len(listed) == 4
     (long,) = differences(replace(WELL, kernel="5" * 500_000), WELL)
     assert len(long) < 1000, "an answer of a node may hold anything"
 
@@ -273,8 +273,8 @@ ENGINE = "Apptainer 1.4.5 cannot start a container here: the disk or the quota i
 
 def no_container(node: str, number: int) -> NodeAnswer:
     """What a node answers where the engine fails, in words that are its own."""
-    said = f"FATAL:   extract: /tmp/rootfs-{number}/root: No space left on device ({node}, pid {number})"
-    return NodeAnswer(RUN, node, trouble=f"{ENGINE}: {said}", to_do="free some space", said=(said,))
+    message = f"FATAL:   extract: /tmp/rootfs-{number}/root: No space left on device ({node}, pid {number})"
+    return NodeAnswer(RUN, node, trouble=f"{ENGINE}: {message}", to_do="free some space", said=(message,))
 
 
 def test_an_engine_that_starts_no_container_is_the_verdict_in_its_words_with_a_command_that_shows_it(
@@ -400,10 +400,10 @@ def test_a_folder_that_the_node_does_not_have_is_named_with_what_to_do(tmp_path:
     with pytest.raises(BadInputError, match="a folder that all nodes share") as caught:
         take_part(tmp_path / "gone", {"SLURMD_NODENAME": "nid000009"})
     assert "nid000009" in str(caught.value)
-    said = f"lumiimg: {caught.value}\nsrun: error: nid000009: task 0: Exited with exit code 2\n"
-    gathered = gather(tmp_path, RUN, ["nid000008", "nid000009"], started=[], printed=said)
+    message = f"lumiimg: {caught.value}\nsrun: error: nid000009: task 0: Exited with exit code 2\n"
+    gathered = gather(tmp_path, RUN, ["nid000008", "nid000009"], started=[], printed=message)
     without = f"without the folder {Path.cwd()}: start the check in a folder that all nodes share: project or scratch, not /tmp"
-    assert told(gathered) == {"never started": ("nid000008",), without: ("nid000009",)}
+    assert nodes_by_reason(gathered) == {"never started": ("nid000008",), without: ("nid000009",)}
 
 
 # -- Slurm, where it is missing or fails; stand-ins for its commands --
@@ -426,7 +426,7 @@ def in_job(folder: Path, **variables: str) -> dict[str, str]:
     return {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nid[1-2]", **variables}
 
 
-def test_where_there_are_no_nodes_to_ask_it_is_said(stand_in: Path) -> None:
+def test_where_there_are_no_nodes_to_ask_it_is_reported(stand_in: Path) -> None:
     assert slurm.find_allocation({"PATH": "/nowhere"}) is None, "outside of a job"
     with pytest.raises(MissingHereError, match="scontrol is not on PATH"):
         slurm.find_allocation({**in_job(stand_in), "PATH": str(stand_in)})
@@ -458,7 +458,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
 ) -> None:
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
     gathered, done = asked(folder, ("a", "b"), image, in_job(stand_in))
-    assert told(gathered) == {"never started": ("a", "b")}
+    assert nodes_by_reason(gathered) == {"never started": ("a", "b")}
     report = build_report(CONTEXT, FILES, "7", levels(gathered), printed_last(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
@@ -493,7 +493,7 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
     assert time.monotonic() < ends
     assert done.timed_out
     assert [group.nodes for group in gathered.groups] == [("a",)]
-    assert told(gathered) == {"started, but gave no answer before the job's time limit": ("b",)}
+    assert nodes_by_reason(gathered) == {"started, but gave no answer before the job's time limit": ("b",)}
 
 
 def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing(stand_in: Path, folder: Path) -> None:
@@ -565,8 +565,8 @@ def test_an_image_without_rccl_is_refused_before_a_job_is_submitted_and_before_a
     program(stand_in, "sbatch", f"touch {stand_in}/submitted; echo 12; exit 1")
     monkeypatch.setenv("PATH", str(stand_in), prepend=os.pathsep)
     assert main(["check", str(root), "--nodes", "2"]) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert f"has no RCCL to test on nodes; without --nodes: lumiimg check {root}" in said
+    message = capsys.readouterr().err
+    assert f"has no RCCL to test on nodes; without --nodes: lumiimg check {root}" in message
     assert not (stand_in / "submitted").exists()
 
 
@@ -580,17 +580,17 @@ SBATCH: list[tuple[str, str, list[str]]] = [
     # lumiimg in the job has said itself what to do
     ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list$", ["12"]),
 ]
-"""What sbatch does; what is said then, and which jobs there are."""
+"""What sbatch does; what is reported then, and which jobs there are."""
 
 
-def test_a_job_without_a_report_is_told_in_its_words_and_says_nothing_of_the_image(
+def test_a_job_without_a_report_is_reported_in_its_words_and_says_nothing_of_the_image(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for script, said, jobs in SBATCH:
+    for script, expected, jobs in SBATCH:
         program(stand_in, "sbatch", IN_ITS_FOLDER + script)
         heard: list[str] = []
-        with pytest.raises(UndecidedError, match=f"(?s){said}") as caught:
+        with pytest.raises(UndecidedError, match=f"(?s){expected}") as caught:
             nodes.check_by_job(["check"], 2, [], {"PATH": f"{stand_in}:/usr/bin:/bin"}, heard.append)
         assert heard == [f"job {job} is submitted; waiting for it (Ctrl-C cancels it)" for job in jobs], script
         assert caught.value.exit_code == ExitCode.UNDECIDED, script
@@ -614,10 +614,10 @@ REASONS = [
     ("RUNNING 3 four None", "", ""),
     ("", "", ""),
 ]
-"""What squeue says of a job, what is said while it waits, and what ends the wait."""
+"""What squeue says of a job, what is printed while it waits, and what ends the wait."""
 
 
-def test_why_a_job_waits_is_said_and_one_that_would_wait_for_ever_is_cancelled(
+def test_why_a_job_waits_is_reported_and_one_that_would_wait_for_ever_is_cancelled(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -661,15 +661,15 @@ def test_a_line_says_which_nodes_are_waited_for_and_until_when(
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
     monkeypatch.setattr("time.time", lambda: 3600.0 * 24)
-    tell = check._waiting_line(4)
-    tell(Waiting(2, ("nid000003", "nid000004"), 300.0))  # nothing yet, as most checks are over at once
+    report_waiting = check._waiting_line(4)
+    report_waiting(Waiting(2, ("nid000003", "nid000004"), 300.0))  # nothing yet, as most checks are over at once
     clock.now += 5
-    tell(Waiting(3, ("nid000004",), 290.0))
+    report_waiting(Waiting(3, ("nid000004",), 290.0))
     until = time.strftime("%H:%M:%S", time.localtime(3600 * 24 + 290))
-    said = capsys.readouterr().err
-    assert " ".join(said.split()) == f"3 of 4 nodes have answered; waiting until {until} at the latest for nid000004"
+    message = capsys.readouterr().err
+    assert " ".join(message.split()) == f"3 of 4 nodes have answered; waiting until {until} at the latest for nid000004"
     clock.now += 30
-    tell(Waiting(3, ("nid000004",), 260.0))
+    report_waiting(Waiting(3, ("nid000004",), 260.0))
     assert "nid000004" in capsys.readouterr().err, "it says so again, though nothing has changed"
 
 
@@ -681,7 +681,7 @@ def test_the_job_of_a_check_is_asked_for_what_its_user_asked_for(tmp_path: Path)
         ["--level=probe", "--simulate-gpu", "--program=/opt/a b/python", f"--site={tmp_path / 'a b.toml'}"],
     ):
         arguments = parser_for(["check"]).parse_args(["check", "an image.sif", "--nodes=7", *given])
-        words = check.words_for_job(arguments, Inputs.of(arguments))
+        words = check.words_for_job(arguments, Inputs.from_arguments(arguments))
         read = parser_for(words).parse_args(words)
         assert read.images == [Path("an image.sif").absolute()]
         assert read.json

@@ -59,28 +59,28 @@ def test_two_reports_are_compared_node_by_node_and_a_no_that_was_none_is_worse(
         (folder := tmp_path / str(code)).mkdir()
         upto = [each for each in CHANGES if each[4] in {0, code} or code == 1]
         assert main(["drift", *reports(folder, upto), "--json"]) == code
-        said = json.loads(capsys.readouterr().out)
-        became = {node: change["change"] for change in said["changed"] for node in change["nodes"]}
+        report = json.loads(capsys.readouterr().out)
+        became = {node: change["change"] for change in report["changed"] for node in change["nodes"]}
         assert became == {node: change for node, _, _, change, _ in upto if change}
-        assert said["same"] + len(became) == len(upto)
+        assert report["same"] + len(became) == len(upto)
     main(["drift", *reports(tmp_path, CHANGES), "--verbose"])
-    said = capsys.readouterr().out
+    report = capsys.readouterr().out
     assert (
         "2 of 18 nodes are worse; 7 not comparable; 2 changed; 2 better; 1 new; 1 not asked;"
-        " 3 as before" in unwrapped(said)
+        " 3 as before" in unwrapped(report)
     )
-    assert "1 node nid000004: changed: no obstacle found" in unwrapped(said)
-    assert "differs: another libcxi.so.1 (build cccccccc instead of aaaaaaaa)" in unwrapped(said)
-    assert "differs: kernel 6.5 instead of 6.4.0-150600" in unwrapped(said)
-    assert "before: started, but gave no answer" in unwrapped(said)
+    assert "1 node nid000004: changed: no obstacle found" in unwrapped(report)
+    assert "differs: another libcxi.so.1 (build cccccccc instead of aaaaaaaa)" in unwrapped(report)
+    assert "differs: kernel 6.5 instead of 6.4.0-150600" in unwrapped(report)
+    assert "before: started, but gave no answer" in unwrapped(report)
     before = str(tmp_path / "before.json")
     assert main(["drift", before, before, "--quiet"]) == 3, "its silent nodes are not known"
     capsys.readouterr()
     other = saved(tmp_path, "other.json", [("nid000099", WELL)], "other.sif")
     assert main(["drift", before, str(other)]) == 3
-    said = unwrapped(capsys.readouterr().out)
-    assert "CANNOT TELL: no node is in both reports" in said
-    assert re.search(r"note: these are reports of different images: /\S*image.sif and /\S*other.sif", said)
+    report = unwrapped(capsys.readouterr().out)
+    assert "CANNOT TELL: no node is in both reports" in report
+    assert re.search(r"note: these are reports of different images: /\S*image.sif and /\S*other.sif", report)
 
 
 def test_after_an_update_nodes_that_change_alike_are_one_line(
@@ -96,8 +96,8 @@ def test_after_an_update_nodes_that_change_alike_are_one_line(
         )
         == 0
     )
-    said = capsys.readouterr().out
-    assert said.count("nid[000001-000064]") == said.count("nid") == 1
+    output = capsys.readouterr().out
+    assert output.count("nid[000001-000064]") == output.count("nid") == 1
 
 
 @pytest.mark.threat
@@ -122,9 +122,9 @@ def test_what_is_no_report_of_nodes_is_one_line(tmp_path: Path, capsys: pytest.C
         (tmp_path / "bad.json").write_text(bad)
         for pair in ((good, tmp_path / "bad.json"), (tmp_path / "bad.json", good)):
             assert main(["drift", *map(str, pair)]) == ExitCode.BAD_INPUT
-            said = capsys.readouterr().err
-            assert words in said
-            assert said.count("\n") == 1
+            message = capsys.readouterr().err
+            assert words in message
+            assert message.count("\n") == 1
     (tmp_path / "bad.json").write_text(text.replace('"sentence": "', '"sentence": "\\u001b[2J'))
     main(["drift", str(good), str(tmp_path / "bad.json"), "--verbose"])
     assert "\x1b" not in capsys.readouterr().out

@@ -55,8 +55,8 @@ def answer(*words: str) -> Answer:
         except SystemExit as error:
             code = int(error.code or 0)
     # the line that says for which machine it is, which no two commands need to have alike
-    told = [line for line in err.getvalue().splitlines(keepends=True) if not line.startswith("lumiimg: for ")]
-    found = Answer(code, out.getvalue(), "".join(told))
+    lines = [line for line in err.getvalue().splitlines(keepends=True) if not line.startswith("lumiimg: for ")]
+    found = Answer(code, out.getvalue(), "".join(lines))
     assert "Canary9" not in found.out + found.err, words
     if code == ExitCode.BAD_INPUT:
         assert (found.out, found.err.count("\n")) == ("", 1), found
@@ -64,9 +64,9 @@ def answer(*words: str) -> Answer:
     return found
 
 
-def proposals(said: Answer) -> list[list[str]]:
+def proposals(shown: Answer) -> list[list[str]]:
     """Return the commands that an answer proposes, as words."""
-    return [shlex.split(command)[1:] for command in _COMMAND.findall(said.out + said.err)]
+    return [shlex.split(command)[1:] for command in _COMMAND.findall(shown.out + shown.err)]
 
 
 def dry(command: list[str]) -> Answer:
@@ -76,7 +76,7 @@ def dry(command: list[str]) -> Answer:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def everything_there(tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with everything that options can name."""
     del clean_home
     monkeypatch.chdir(tmp_path)
@@ -171,12 +171,12 @@ def requests(draw: st.DrawFn) -> list[str]:
 @example(
     how=[], words=["--base", "rocm-6.4.4", "--add", "sglang", "--site", "lumi", "--source", "host-libfabric=t.tar.gz"]
 )
-def test_what_explain_says_is_what_every_command_does(words: list[str], how: list[str], ground: Path) -> None:
-    del ground
-    said = answer("explain", *words)
+def test_what_explain_says_is_what_every_command_does(words: list[str], how: list[str], everything_there: Path) -> None:
+    del everything_there
+    report = answer("explain", *words)
     built = answer("build", *words, *how, "--dry-run")
-    event(f"exit code {said.code}")
-    assert said.code == built.code, (said, built)
+    event(f"exit code {report.code}")
+    assert report.code == built.code, (report, built)
     others = [answer("lock", "--offline", *words), answer("build", "--why", "nothing", "--quiet", *words)]
     if (
         words[:2] == ["--base", "./image"]
@@ -184,30 +184,30 @@ def test_what_explain_says_is_what_every_command_does(words: list[str], how: lis
         and not any(word.startswith("--recipe") for word in words)
     ):
         others.append(answer("adapt", "./image", *words[2:], "--quiet", "--dry-run"))
-    match ExitCode(said.code):
+    match ExitCode(report.code):
         case ExitCode.BAD_INPUT:
-            assert all(other.err.replace("lumiimg lock", "") == said.err for other in (built, *others))
+            assert all(other.err.replace("lumiimg lock", "") == report.err for other in (built, *others))
         case ExitCode.NO:
             refusal = built.err.removeprefix("lumiimg: ").partition(" (rule ")[0]
-            assert unwrapped(refusal) in unwrapped(said.out)
-            told = [(other.code, other.err.replace("lumiimg lock", "lumiimg build")) for other in others]
-            assert all(one == (built.code, built.err) for one in told)
+            assert unwrapped(refusal) in unwrapped(report.out)
+            answers = [(other.code, other.err.replace("lumiimg lock", "lumiimg build")) for other in others]
+            assert all(one == (built.code, built.err) for one in answers)
         case ExitCode.MISSING_HERE:
-            assert unwrapped(built.err.removeprefix("lumiimg: ")) in unwrapped(said.out)
+            assert unwrapped(built.err.removeprefix("lumiimg: ")) in unwrapped(report.out)
             assert all(other.err == built.err for other in others)
         case _:
             assert others[0].code == 0 or "--offline" in others[0].err
-    accepted = {0, said.code} - {1}
-    if said.code == ExitCode.NO and "where its base is" in unwrapped(said.out):
+    accepted = {0, report.code} - {1}
+    if report.code == ExitCode.NO and "where its base is" in unwrapped(report.out):
         accepted.add(ExitCode.MISSING_HERE)
-    for command in proposals(said) + proposals(built):
+    for command in proposals(report) + proposals(built):
         again = dry(command)
         assert again.code in ({0, 1} if command[0] == "explain" else accepted), (command, again)
 
 
-def test_no_option_repeats_a_secret_of_the_environment(ground: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_option_repeats_a_secret_of_the_environment(everything_there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of no known shape is known by the variable that holds it, too."""
-    del ground
+    del everything_there
     secret = "Canary9" * 3
     monkeypatch.setenv("OUR_API_KEY", secret)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")

@@ -161,10 +161,10 @@ def test_the_pip_part_of_an_environment_of_conda_is_a_layer_on_the_images_python
     words = ["--layers", str(folder), *world.mirrors]
     assert main(["build", *words, "--locked", "--definitions", "defs"]) == ExitCode.GOOD
     Path("lumiimg.lock").unlink()
-    said = refused(world, folder, capsys, *own(text.format("3.11"), "environment.yml"))
-    assert "line 3 of environment.yml requires python==3.11.*, and the image has Python 3.12, which stays" in said
-    said = refused(world, folder, capsys, *own(text.format("3.12").replace("yolk<2.5", "torch==2.9.0"), "e.yml"))
-    assert "line 7 of e.yml requires torch==2.9.0, and the layer torch-rocm-layer has torch" in said
+    refusal = refused(world, folder, capsys, *own(text.format("3.11"), "environment.yml"))
+    assert "line 3 of environment.yml requires python==3.11.*, and the image has Python 3.12, which stays" in refusal
+    refusal = refused(world, folder, capsys, *own(text.format("3.12").replace("yolk<2.5", "torch==2.9.0"), "e.yml"))
+    assert "line 7 of e.yml requires torch==2.9.0, and the layer torch-rocm-layer has torch" in refusal
 
 
 def test_newer_withdrawn_extras_and_what_the_image_meets(world: World, folder: Path, capsys: Capture) -> None:
@@ -198,11 +198,11 @@ def test_own_packages_go_on_a_torch_that_a_lower_layer_requires_and_two_layers_p
 # --- what is held
 
 
-def test_a_line_against_the_image_is_refused_without_an_index_by_file_and_line(
+def test_a_line_that_conflicts_with_the_image_is_refused_without_an_index_by_file_and_line(
     world: World, folder: Path, capsys: Capture
 ) -> None:
     below = "and the layer torch-rocm-layer has"
-    for text, said in (
+    for text, expected in (
         ("yolk\ntorch==2.9.0", f"line 2 of requirements.txt requires torch==2.9.0, {below} torch"),
         ("triton==3.9", f"requires triton==3.9, {below} triton 3.5.1"),
         ("NVIDIA_cublas.CU12", "line 1 of requirements.txt names nvidia-cublas-cu12, which is for NVIDIA's GPUs"),
@@ -212,21 +212,21 @@ def test_a_line_against_the_image_is_refused_without_an_index_by_file_and_line(
         words = [*STACK, *own(text), "--layers", str(folder)]
         assert main(["explain", *words, "--offline", "--json"]) == ExitCode.NO
         answer = json.loads(capsys.readouterr().out)
-        assert said in " ".join(rule["because"] for rule in answer["rules"] if rule["outcome"] == "refused")
-    assert said in refused(world, folder, capsys, *own(text))
+        assert expected in " ".join(rule["because"] for rule in answer["rules"] if rule["outcome"] == "refused")
+    assert expected in refused(world, folder, capsys, *own(text))
     of_cuda = "jax-cuda12-plugin cupy-cuda12x dgl-cu117 tensorrt-cu12-libs sgl-kernel paddlepaddle-gpu onnxruntime-gpu"
     assert all(is_of_cuda(name, of_index=True) for name in of_cuda.split())
     assert not any(is_of_cuda(name, of_index=True) for name in ("cupy-rocm-7-0", "cudatext", "docu-cu1"))
 
 
-def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
+def test_what_the_layers_below_chose_stays_and_all_lines_that_conflict_are_named(
     world: World, folder: Path, capsys: Capture
 ) -> None:
-    said = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nEGG==1.5\n"))
-    assert "layer-torch-rocm-layer depend on egg==1.0" in said
+    refusal = refused(world, folder, capsys, "--add", "ham", *own("egg>=1.5\nyolk\nEGG==1.5\n"))
+    assert "layer-torch-rocm-layer depend on egg==1.0" in refusal
     assert (
         "change line 1 of requirements.txt (egg>=1.5); line 3 of requirements.txt (EGG==1.5): packages below stay"
-        in said
+        in refusal
     )
     # what only the index shows, and all that uv says of it
     lock(world, folder, "--add", "pip:yolk==99", "--verbose", code=ExitCode.NO)
@@ -278,8 +278,8 @@ def test_what_the_layers_below_chose_is_held_and_all_lines_against_it_are_named(
         ("nowhere\n", (), ("nowhere was not found in the package registry", "change line 1")),
     ):
         words = [*(own(text) if text else ()), *(word for name in more for word in ("--add", name))]
-        said = refused(world, folder, capsys, *words)
-        assert [part for part in parts if part not in said] == [], said
+        refusal = refused(world, folder, capsys, *words)
+        assert [part for part in parts if part not in refusal] == [], refusal
 
 
 def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
@@ -289,15 +289,15 @@ def test_on_a_torch_whose_triton_is_not_known_that_of_the_index_is_refused(
     words = ["--layers", str(folder), *world.mirrors, "--site", "generic", "--base", "with-torch"]
     for name in ("triton", "torchvision"):
         assert main(["lock", *words, *own(f"{name}\n")]) == ExitCode.NO
-        said = f"line 1 of requirements.txt names {name}, which the index has for CUDA, and the image has torch"
-        assert said in capsys.readouterr().err
+        message = f"line 1 of requirements.txt names {name}, which the index has for CUDA, and the image has torch"
+        assert message in capsys.readouterr().err
     assert main(["lock", *words, *own("spam\n")]) == ExitCode.GOOD
     assert of_layer("own-packages") == {"spam": "1.0", "yolk": "2.5"}
     capsys.readouterr()
     assert main(["explain", *words, *own("spam\n"), "--offline"]) == ExitCode.GOOD
-    told = " ".join(capsys.readouterr().out.split())
-    assert "no obstacle found among the layers, with doubts" in told
-    assert "the other Python packages of with-torch are known only if the image is read" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "no obstacle found among the layers, with doubts" in output
+    assert "the other Python packages of with-torch are known only if the image is read" in output
 
 
 # --- what is replaced on purpose
@@ -309,11 +309,11 @@ def test_a_package_that_is_below_is_replaced_where_it_is_named_and_all_else_goes
     lock(world, folder, "--replace", "Egg==1.0", *own("egg>=1\nyolk\n"))
     assert of_layer("torch-rocm-layer")["egg"] == "1.5"
     assert of_layer("own-packages") == {"egg": "1.0", "yolk": "2.5"}
-    said = "as you asked, Egg==1.0 replaces"
-    assert said in Path("lumiimg.lock").read_text()
+    message = "as you asked, Egg==1.0 replaces"
+    assert message in Path("lumiimg.lock").read_text()
     words = ["--layers", str(folder), *world.mirrors, "--locked"]
     assert main(["build", *words, "--definitions", "defs", "--dry-run"]) == ExitCode.GOOD
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
     assert main(["build", *words, "--definitions", "defs"]) == ExitCode.GOOD
     assert "export REPLACED=egg\n" in Path("defs/flat.def").read_text()
     lock(world, folder, "--add", "ham", "--replace", "ham==2.0")  # which a layer pins
@@ -329,9 +329,9 @@ def test_a_package_that_is_below_is_replaced_where_it_is_named_and_all_else_goes
         in capsys.readouterr().err
     )
     Path("lumiimg.lock").unlink()
-    said = refused(world, folder, capsys, "--add", "ham", "--replace", "egg==1.5")
-    assert "layer-ham depend on ham==1.0" in said or "ham==1.0 depends on egg<1.5" in said
-    assert "change the option --replace (egg==1.5), or also replace the others: --replace NAME==VERSION" in said
+    message = refused(world, folder, capsys, "--add", "ham", "--replace", "egg==1.5")
+    assert "layer-ham depend on ham==1.0" in message or "ham==1.0 depends on egg<1.5" in message
+    assert "change the option --replace (egg==1.5), or also replace the others: --replace NAME==VERSION" in message
 
 
 def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: Path, capsys: Capture) -> None:
@@ -344,17 +344,17 @@ def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: P
         "jax-rocm7-plugin",
         "fast-attn",
     ):
-        said = refused(world, folder, capsys, "--replace", f"{name}==9.9")
-        assert "is made for the image's ROCm and RCCL, so it stays" in said, name
-    said = refused(world, folder, capsys, "--replace", "yolk==2.0")
-    assert "the option --replace: no yolk is known in the image; add it: pip:yolk==2.0" in said
+        refusal = refused(world, folder, capsys, "--replace", f"{name}==9.9")
+        assert "is made for the image's ROCm and RCCL, so it stays" in refusal, name
+    refusal = refused(world, folder, capsys, "--replace", "yolk==2.0")
+    assert "the option --replace: no yolk is known in the image; add it: pip:yolk==2.0" in refusal
     for word in ("egg", "egg>=1", "egg==1.*", "egg[x]==1", "egg==1,==1", "egg==1; os_name == 'posix'"):
-        said = refused(world, folder, capsys, "--replace", word, code=ExitCode.BAD_INPUT)
-        assert "the option --replace: egg must have exactly one version; NAME==VERSION" in said, word
+        refusal = refused(world, folder, capsys, "--replace", word, code=ExitCode.BAD_INPUT)
+        assert "the option --replace: egg must have exactly one version; NAME==VERSION" in refusal, word
     assert "a path or an address" in refused(world, folder, capsys, "--replace", "./egg", code=ExitCode.BAD_INPUT)
     for other in ("--replace", "EGG==2.0"), ("--add", "pip:egg<1"):
-        said = refused(world, folder, capsys, "--replace", "egg==1.0", *other, code=ExitCode.BAD_INPUT)
-        assert "but the option --replace requires egg==1.0; leave one of them out" in said
+        refusal = refused(world, folder, capsys, "--replace", "egg==1.0", *other, code=ExitCode.BAD_INPUT)
+        assert "but the option --replace requires egg==1.0; leave one of them out" in refusal
 
 
 # --- hashes
@@ -362,20 +362,20 @@ def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: P
 
 def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder: Path, capsys: Capture) -> None:
     good, bad = digest(wheel("yolk", "2.0", ())), f"sha256:{'0' * 64}"
-    said = refused(world, folder, capsys, *own(f"# none\nyolk==2.0 --hash={bad}\n"))
-    assert f"yolk-2.0-py3-none-any.whl has the sha256 {good.removeprefix('sha256:')}" in said
-    said = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={good}\ndotted-name\n"))
-    assert "dotted_name-1.0-py3-none-any.whl" in said
+    refusal = refused(world, folder, capsys, *own(f"# none\nyolk==2.0 --hash={bad}\n"))
+    assert f"yolk-2.0-py3-none-any.whl has the sha256 {good.removeprefix('sha256:')}" in refusal
+    refusal = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={good}\ndotted-name\n"))
+    assert "dotted_name-1.0-py3-none-any.whl" in refusal
     other = digest(wheel("dotted-name", "1.0", ()))
-    said = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={other}\ndotted-name --hash={good}\n"))
-    assert "no line for it names that" in said
+    refusal = refused(world, folder, capsys, *own(f"yolk==2.0 --hash={other}\ndotted-name --hash={good}\n"))
+    assert "no line for it names that" in refusal
     torch = f"torch=={TORCH.partition('+')[0]} --hash={bad}\n"
     world.hashes = False
     lock(world, folder, *own(f"{torch}yolk==2.0 \\\n    --hash={bad} \\\n    --hash={good}\n"))
     assert of_layer("own-packages") == {"yolk": "2.0"}
 
 
-# --- what cannot be read, or settled
+# --- what cannot be read, or locked
 
 
 @pytest.mark.threat
@@ -385,7 +385,7 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     monkeypatch.chdir(tmp_path)
     for n in range(60):
         Path(f"{n}.txt").write_text("egg\n")
-    for line, said in (
+    for line, expected in (
         ("-e .", "the option -e is not supported; an image cannot hold a working copy"),
         ("--index-url https://me:sesame@h.test/simple", "--mirror pypi=URL names another index"),
         ("--extra-index-url https://download.pytorch.org/whl/cu128", "the image's torch is used"),
@@ -418,14 +418,14 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
         with pytest.raises(BadInputError) as caught:
             read_own(["r.txt"], [])
         text = str(caught.value)
-        assert said in text
-        assert text.isprintable(), said
-        assert len(text) < 400, said
+        assert expected in text
+        assert text.isprintable(), expected
+        assert len(text) < 400, expected
         assert "sesame" not in text
         assert text.partition(": ")[0].endswith(".txt")
     Path("pyproject.toml").write_text('[project]\nname="p"\ndependencies=["egg"]\n')
     Path("uv.lock").write_text("version = 1\n")
-    for name, said in (
+    for name, expected in (
         ("pyproject.toml", "uv export --no-emit-project --prune torch -o requirements.txt"),
         ("uv.lock", "line 1 of uv.lock: 'version = 1' is not a valid requirement"),
         ("/dev/zero", "cannot be read"),
@@ -433,12 +433,12 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     ):
         with pytest.raises(BadInputError) as caught:
             read_own([name], [])
-        assert said in str(caught.value)
-    for word, said in (
+        assert expected in str(caught.value)
+    for word, expected in (
         ("", "the option --add: '' is not a valid requirement"),
         ("./x", "the option --add: a path or an address is not a valid requirement"),
     ):
-        with pytest.raises(BadInputError, match=said):
+        with pytest.raises(BadInputError, match=expected):
             read_own([], [word])
     assert main(["explain", "--base", "debian-13", "--add", "own-packages"]) == ExitCode.BAD_INPUT
     assert "name the packages: -r FILE, or --add pip:NAME==VERSION" in capsys.readouterr().err
@@ -447,15 +447,15 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
 # --- what others say of it
 
 
-def test_explain_asks_no_index_about_own_packages_and_says_that_a_lock_settles_them(
+def test_explain_asks_no_index_about_own_packages_and_says_that_a_lock_decides_them(
     world: World, folder: Path, capsys: Capture
 ) -> None:
     words = ["explain", "--layers", str(folder), *world.mirrors, *STACK, *own("spam\n"), "--json"]
     assert main(words) == ExitCode.GOOD
     answer = json.loads(capsys.readouterr().out)
     assert answer["layers"][-1]["name"] == "own-packages"
-    said = "1 requirement of yours (requirements.txt); their packages from the index are chosen by lock"
-    assert said in next(rule["because"] for rule in answer["rules"] if rule["have"] == "own-packages")
+    message = "1 requirement of yours (requirements.txt); their packages from the index are chosen by lock"
+    assert message in next(rule["because"] for rule in answer["rules"] if rule["have"] == "own-packages")
     assert not world.asked
 
 
@@ -464,7 +464,7 @@ def test_a_lock_that_does_not_agree_with_its_own_packages_is_refused(
 ) -> None:
     lock(world, folder, *own("yolk<2.5\ndotted-name\n"))
     text = Path("lumiimg.lock").read_text()
-    for old, new, said in (
+    for old, new, expected in (
         ('text = "yolk<2.5"', 'text = "yolk<2"', "request.own names yolk<2, but the lock has 2.0"),
         ('text = "dotted-name"', 'text = "left"', "request.own names left, which is left out"),
         ('text = "dotted-name"', 'text = "-e ."', "the option -e is not supported"),
@@ -472,7 +472,7 @@ def test_a_lock_that_does_not_agree_with_its_own_packages_is_refused(
         forged(text.replace(old, new))
         words = ["build", "--layers", str(folder), *world.mirrors, "--locked", "--dry-run"]
         assert main(words) == ExitCode.BAD_INPUT
-        assert said in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
 
 
 def test_an_image_without_rccl_is_offered_a_build_without_a_plugin(folder: Path, capsys: Capture) -> None:

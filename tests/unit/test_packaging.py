@@ -105,7 +105,7 @@ def test_the_changelog_begins_with_this_version() -> None:
 # -- the one file --
 
 
-def test_old_pythons_can_read_what_tells_them_that_they_are_too_old() -> None:
+def test_old_pythons_can_parse_the_message_that_they_are_too_old() -> None:
     ast.parse((ROOT / ".ci/zipapp_main.py").read_text(), feature_version=(3, 6))
 
 

@@ -241,16 +241,16 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_every_text_can_be_read_on_every_ground_in_light_dark_and_print() -> None:
+def test_every_text_can_be_read_on_every_background_in_light_dark_and_print() -> None:
     schemes = [found for block in SHEET.split(":root {")[1:] if len(found := colours(block.partition("}")[0])) > 5]
     assert len(schemes) == 3
     for scheme in schemes:
-        for ground in ("paper", "box", "ok-box", "problem-box", "unknown-box"):
+        for background in ("paper", "box", "ok-box", "problem-box", "unknown-box"):
             for text in ("ink", "quiet"):
-                assert contrast(scheme[text], scheme[ground]) >= 4.5, (text, ground)
+                assert contrast(scheme[text], scheme[background]) >= 4.5, (text, background)
         for word in ("ok", "problem", "unknown", "host"):
-            for ground in ("paper", "box", f"{word}-box"):
-                assert contrast(scheme[word], scheme.get(ground, scheme["paper"])) >= 4.5, (word, ground)
+            for background in ("paper", "box", f"{word}-box"):
+                assert contrast(scheme[word], scheme.get(background, scheme["paper"])) >= 4.5, (word, background)
 
 
 def test_the_sheet_asks_for_nothing_and_has_no_colour_but_the_named_ones() -> None:

@@ -32,9 +32,9 @@ def root(tmp_path: Path) -> Path:
 def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[ExitCode, int | None, dict[str, str]]:
     """Return (exit code, the API that is taken, the findings about the plugin)."""
     code = main(["check", str(root), "--level", "static", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    found = {each["id"]: each["summary"] for each in said["findings"] if each["id"].startswith("plugin.")}
-    return ExitCode(code), said["path"]["plugin_api"], found
+    report = json.loads(capsys.readouterr().out)
+    found = {each["id"]: each["summary"] for each in report["findings"] if each["id"].startswith("plugin.")}
+    return ExitCode(code), report["path"]["plugin_api"], found
 
 
 def plugin(root: Path, *arguments: str | Path, source: str = PLUGIN) -> Path:
@@ -137,8 +137,8 @@ def test_a_plugin_for_cuda_alone_is_named_where_rccl_is_for_hip(
     make: Callable[[Path], None], code: ExitCode, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(root)
-    said, taken, found = check(root, capsys)
-    assert (said, taken) == (code, 8)
+    report, taken, found = check(root, capsys)
+    assert (report, taken) == (code, 8)
     assert found.get("plugin.cuda") == ("the plugin was built for CUDA: /usr/lib64/librccl-net.so" if code else None)
 
 

@@ -108,18 +108,18 @@ def test_a_signal_shows_as_the_shell_counts_it() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> None:
     """With all that it started, and also where a grandchild does not care for the signal."""
-    pid_file, told = tmp_path / "pid", tmp_path / "told"
+    pid_file, reached = tmp_path / "pid", tmp_path / "told"
     deaf = f"trap '' INT TERM; (echo $BASHPID > {pid_file}; sleep 987; sleep 987) & trap - INT TERM; sleep 987"
     program = (
         "import os; from lumiimg.engine import process\n"
         "process._WATCH = process._WATCH.replace('sleep 10', 'sleep 1')\n"
         "write = process._write_all\n"
-        f"process._write_all = lambda pipe, text: (write(pipe, text), open({str(told)!r}, 'w').close())\n"
+        f"process._write_all = lambda pipe, text: (write(pipe, text), open({str(reached)!r}, 'w').close())\n"
         f"process.run(['bash', '-c', {deaf!r}], env=dict(os.environ))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as parent:
         child = wait_for_number(pid_file)
-        wait_until(told.exists)  # before that, a SIGKILL of lumiimg leaves a child that was only just started
+        wait_until(reached.exists)  # before that, a SIGKILL of lumiimg leaves a child that was only just started
         parent.send_signal(number)
         parent.wait(timeout=patient(20))
     wait_for_end(child)

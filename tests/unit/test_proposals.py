@@ -111,8 +111,8 @@ def test_what_is_proposed_writes_over_nothing_where_each_usual_name_is_taken(
         *("check --level static fits --site frontier", "build --base rocm-6.4.4 --add sglang"),
     ):
         main([*words.split()])
-        said = "".join(capsys.readouterr())
-        proposed |= {*re.findall(r"^next[^:\n]*:  (.*)$|that works[^:\n]*: (lumiimg .*)$", said, re.MULTILINE)}
+        output = "".join(capsys.readouterr())
+        proposed |= {*re.findall(r"^next[^:\n]*:  (.*)$|that works[^:\n]*: (lumiimg .*)$", output, re.MULTILINE)}
     commands = {one or other for one, other in proposed}
     assert {
         "lumiimg host scan -o host-2.json && lumiimg check fits --site lumi --host host-2.json",

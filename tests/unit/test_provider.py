@@ -29,8 +29,8 @@ NEW = [f"{LOOK}. {FILES}. (default: {PLACES['default']})", "udp", "cxi"]
 def libfabric(root: Path, strings: list[str]) -> None:
     """Put one with these strings into a root, and a C library under it."""
     c_library(root, 36)
-    said = "".join(f'"{text}\\0" ' for text in strings)
-    library(root / "opt/lf/libfabric.so.1", source=f'const char said[] = "\\0" {said};')
+    message = "".join(f'"{text}\\0" ' for text in strings)
+    library(root / "opt/lf/libfabric.so.1", source=f'const char said[] = "\\0" {message};')
 
 
 def finds(root: Path, provider_path: str | None = None) -> str | None:

@@ -71,7 +71,7 @@ def test_what_requires_triton_has_rocms_and_no_other_takes_its_place(venv: Path,
     run_pip install --no-index --find-links "$PWD/pypi" --force-reinstall triton || echo "and no other"
     refuse_cuda
     """
-    code, said = run(
+    code, done = run(
         venv,
         tmp_path,
         script,
@@ -79,20 +79,20 @@ def test_what_requires_triton_has_rocms_and_no_other_takes_its_place(venv: Path,
         user={"xgrammar": ("0.1", ("triton>=3.2",))},
         pypi={"triton": ("3.9.0", ())},
     )
-    assert code == 0, said
-    assert "No broken requirements found" in said
-    assert "triton==3.3.1+rocm\n" in said
-    assert "Requires: pytorch-triton-rocm" in said
-    assert "and no other" in said
-    assert "triton<0" not in said
+    assert code == 0, done
+    assert "No broken requirements found" in done
+    assert "triton==3.3.1+rocm\n" in done
+    assert "Requires: pytorch-triton-rocm" in done
+    assert "and no other" in done
+    assert "triton<0" not in done
 
 
-def test_a_wheel_that_requires_more_than_its_index_said_ends_the_layer(venv: Path, tmp_path: Path) -> None:
+def test_a_wheel_that_requires_more_than_its_metadata_ends_the_layer(venv: Path, tmp_path: Path) -> None:
     script = 'run_pip install --no-index --no-deps "$PWD"/base/*.whl\nWHEELS=$PWD/user install_wheels'
-    # what was unmet before is not held against it
-    code, said = run(venv, tmp_path, script, base={"old": ("1.0", ("gone",))}, user={"egg": ("1.0", ("yolk>=2",))})
+    # what was unmet before does not count
+    code, done = run(venv, tmp_path, script, base={"old": ("1.0", ("gone",))}, user={"egg": ("1.0", ("yolk>=2",))})
     assert code == 1
-    assert said.splitlines()[-1] == (
+    assert done.splitlines()[-1] == (
         "test: the lock leaves unmet: yolk>=2, which egg 1.0 requires; the index said something else of a wheel"
     )
 
@@ -122,12 +122,12 @@ def test_beside_a_lock_no_index_is_asked_and_what_the_lock_lacks_is_named(venv: 
     project(tmp_path, "egg", "yolk>=2")
     with serve(World(wheels=INDEX)) as world:
         script = "install_wheels\n(pip_install yolk) || true\nbuild_wheel snake\n"
-        code, said = run(venv, tmp_path, script, f"{world.url}/pypi/simple", lock={"egg": ("1.0", ())})
+        code, done = run(venv, tmp_path, script, f"{world.url}/pypi/simple", lock={"egg": ("1.0", ())})
         assert world.asked == []
     assert code == 1
     hint = "name it in packages of layer.toml"
-    assert f"test: 'pip install yolk' failed; beside a lock no index is asked: {hint}" in said
-    assert said.splitlines()[-1] == f"test: not in the lock: yolk>=2, which snake 1.0 requires; {hint}"
+    assert f"test: 'pip install yolk' failed; beside a lock no index is asked: {hint}" in done
+    assert done.splitlines()[-1] == f"test: not in the lock: yolk>=2, which snake 1.0 requires; {hint}"
 
 
 @pytest.mark.skipif(Path("/opt/venv/bin/python").exists(), reason="an environment of the machine is in the way")

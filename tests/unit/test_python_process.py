@@ -15,7 +15,7 @@ from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
 from lumiimg.check.static.files import check_files
 from lumiimg.core.findings import Answer, Level, Severity
-from lumiimg.host.container_view import told_to_engine
+from lumiimg.host.container_view import as_engine_variables
 from lumiimg.host.jobs import jobs_of
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library, runpath
@@ -46,12 +46,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-class Said:
+class Files:
     """What the files of an image come to."""
 
     def __init__(self, root: Path, **variables: str) -> None:
         with open_image(root) as image:
-            context = ImageInContext(root, image, image, told_to_engine(variables))
+            context = ImageInContext(root, image, image, as_engine_variables(variables))
             files = check_files(context)
             found = final_findings(context, files.static.findings)
             self.answer = decide(found, files.static.path, level=Level.STATIC, level_was_asked_for=True)
@@ -161,9 +161,9 @@ def test_a_torch_that_cannot_be_imported_is_a_no_that_names_the_file(name: str, 
     plant(root)
     if name == "built for CPUs":
         library(root / PACKAGES / "torch" / MODULE, source="int PyInit__C;")
-    said = Said(root)
-    assert (said.answer, *said.against) == (Answer.NO, identity)
-    assert words in said.only().summary
+    report = Files(root)
+    assert (report.answer, *report.against) == (Answer.NO, identity)
+    assert words in report.only().summary
 
 
 DECOYS: dict[str, Plant] = {
@@ -200,29 +200,29 @@ DECOYS: dict[str, Plant] = {
 @pytest.mark.parametrize("name", DECOYS)
 def test_what_looks_like_it_and_is_taken_by_python_is_a_yes(name: str, root: Path) -> None:
     DECOYS[name](root)
-    said = Said(root)
-    assert (said.answer, said.against, said.rccl) == (Answer.NO_OBSTACLE, {}, OF_TORCH)
+    report = Files(root)
+    assert (report.answer, report.against, report.rccl) == (Answer.NO_OBSTACLE, {}, OF_TORCH)
 
 
 def test_a_variable_has_torch_opened_for_all_and_without_its_global_libraries(root: Path) -> None:
     without("lib/libtorch_global_deps.so")(root)
-    said = Said(root, TORCH_USE_RTLD_GLOBAL="1")
-    assert (said.answer, said.rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
-    assert said.job is not None
-    assert said.job.is_lazy
-    assert said.job.opens == said.job.opens_for_all == (f"/{PACKAGES}/torch/{MODULE}",)
+    report = Files(root, TORCH_USE_RTLD_GLOBAL="1")
+    assert (report.answer, report.rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
+    assert report.job is not None
+    assert report.job.is_lazy
+    assert report.job.opens == report.job.opens_global == (f"/{PACKAGES}/torch/{MODULE}",)
 
 
 def test_a_torch_whose_code_is_not_read_is_an_open_question(root: Path) -> None:
     zipped(root)
-    said = Said(root)
-    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code", "rccl.absent")
-    assert said.against["python.code"].evidence == (
+    report = Files(root)
+    assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.code", "rccl.absent")
+    assert report.against["python.code"].evidence == (
         "/opt/src/torch/__init__.py is imported as torch, but its code is not read",
     )
     (root / "opt/src").unlink()
     put(root, "opt/src/torch/__init__.py", "import another")
-    assert Said(root).against["python.code"].evidence == (
+    assert Files(root).against["python.code"].evidence == (
         "/opt/src/torch/__init__.py is imported as torch, but is not PyTorch's",
     )
 
@@ -242,21 +242,21 @@ def digest(text: str) -> str:
 def test_files_of_torch_that_are_not_those_of_its_record_are_named(root: Path) -> None:
     put(root, f"{PACKAGES}/torch/functional.py", "own = 1")
     record(root, __init____py=digest(TORCH), functional__py=digest("own = 1"), gone__py=digest(""))
-    assert Said(root).answer is Answer.NO_OBSTACLE
+    assert Files(root).answer is Answer.NO_OBSTACLE
     record(root, __init____py=digest(TORCH), functional__py=digest("another"))
-    said = Said(root)
-    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.files")
-    assert said.only().evidence == (f"/{PACKAGES}/torch/functional.py is not the file of the package",)
+    report = Files(root)
+    assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.files")
+    assert report.only().evidence == (f"/{PACKAGES}/torch/functional.py is not the file of the package",)
 
 
 def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_recorded_it(root: Path) -> None:
     put(root, f"{PACKAGES}/torch/functional.py", "# NCCL_NET is for RCCL\n")
-    assert Said(root).answer is Answer.NO_OBSTACLE
+    assert Files(root).answer is Answer.NO_OBSTACLE
     put(root, f"{PACKAGES}/torch/functional.py", text := "import os\nos.environ.setdefault('NCCL_NET', 'Socket')\n")
     record(root, __init____py=digest(TORCH), functional__py=digest(text))
-    said = Said(root)
-    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code")
-    assert said.only().evidence == (
+    report = Files(root)
+    assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.code")
+    assert report.only().evidence == (
         f"/{PACKAGES}/torch/functional.py names NCCL_NET, which PyTorch's own file does not",
     )
 
@@ -293,20 +293,20 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_beside_a_torch_for_cpus_the_framework_that_needs_rccl_counts(name: str, root: Path) -> None:
     for_cpus(root)
-    assert Said(root).only().id == "program.cpu"
+    assert Files(root).only().id == "program.cpu"
     OTHERS[name](root)
-    said = Said(root)
-    assert (said.answer, said.rccl, said.job and said.job.framework) == (Answer.NO_OBSTACLE, OF_ROCM, name)
+    report = Files(root)
+    assert (report.answer, report.rccl, report.job and report.job.framework) == (Answer.NO_OBSTACLE, OF_ROCM, name)
 
 
 def test_cupy_counts_beside_a_torch_of_rocm_where_it_finds_an_rccl(root: Path) -> None:
     OTHERS["cupy"](root)
     with open_image(root) as image:
         assert [job.framework for job in jobs_of(image, {}).processes] == ["torch", "cupy"]
-    said = Said(root)  # its librccl.so.1 is in no folder where it looks
-    assert (said.answer, said.rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
-    said = Said(root, LD_LIBRARY_PATH="/opt/rocm/lib", NCCL_NET_PLUGIN="none")
-    assert (said.answer, said.job and said.job.framework) == (Answer.NO, "torch")
+    report = Files(root)  # its librccl.so.1 is in no folder where it looks
+    assert (report.answer, report.rccl) == (Answer.NO_OBSTACLE, OF_TORCH)
+    report = Files(root, LD_LIBRARY_PATH="/opt/rocm/lib", NCCL_NET_PLUGIN="none")
+    assert (report.answer, report.job and report.job.framework) == (Answer.NO, "torch")
 
 
 # -- what runs before --
@@ -314,43 +314,45 @@ def test_cupy_counts_beside_a_torch_of_rocm_where_it_finds_an_rccl(root: Path) -
 
 def test_what_code_at_the_start_sets_counts_and_is_named(root: Path) -> None:
     code = put(root, f"{PACKAGES}/sitecustomize.py", "import os\nos.environ['NCCL_NET'] = 'Socket'\n")
-    said = Said(root, NCCL_NET="AWS Libfabric")
-    assert (said.answer, *said.against) == (Answer.NO, "network.forced")
-    assert f"NCCL_NET=Socket in /{PACKAGES}/sitecustomize.py" in said.only().summary
-    assert said.only().remedy[0].text == f"take NCCL_NET out of the image's /{PACKAGES}/sitecustomize.py"
+    report = Files(root, NCCL_NET="AWS Libfabric")
+    assert (report.answer, *report.against) == (Answer.NO, "network.forced")
+    assert f"NCCL_NET=Socket in /{PACKAGES}/sitecustomize.py" in report.only().summary
+    assert report.only().remedy[0].text == f"take NCCL_NET out of the image's /{PACKAGES}/sitecustomize.py"
     code.write_text("import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n")
-    assert Said(root).answer is Answer.NO_OBSTACLE
+    assert Files(root).answer is Answer.NO_OBSTACLE
 
 
 def test_a_folder_that_code_puts_in_front_is_where_torch_is_looked_for(root: Path) -> None:
     put(root, "opt/other/torch.py", "own = 1")
     put(root, f"{PACKAGES}/own.pth", "import sys; sys.path.insert(0, '/opt/other')\n")
-    assert "/opt/other/torch.py is imported instead" in Said(root).only().summary
+    assert "/opt/other/torch.py is imported instead" in Files(root).only().summary
 
 
 def test_code_that_is_not_followed_leaves_the_answer_open_and_what_hangs_on_it(root: Path) -> None:
     put(root, f"{PACKAGES}/sitecustomize.py", "exec(open('/etc/own').read())\n")
-    said = Said(root)
-    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code")
-    assert f"/{PACKAGES}/sitecustomize.py" in said.only().summary
-    assert str(said.only().remedy[0].command).endswith(" --level probe")
+    report = Files(root)
+    assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.code")
+    assert f"/{PACKAGES}/sitecustomize.py" in report.only().summary
+    assert str(report.only().remedy[0].command).endswith(" --level probe")
     without("__init__.py")(root)
-    said = Said(root)
-    assert (said.answer, *said.against) == (Answer.UNDECIDED, "python.code", "program.load")
+    report = Files(root)
+    assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.code", "program.load")
 
 
 def test_folders_behind_a_line_that_may_fail_are_in_question(root: Path) -> None:
     """After an exception, Python passes over the rest of a `.pth` file."""
     put(root, "opt/other/torch.py", "own = 1")
     put(root, f"{PACKAGES}/own.pth", "import os; 1/0\n/opt/other\n")
-    assert f"/{PACKAGES}/own.pth may end with an exception, and add no more of its folders" in Said(root).only().summary
+    assert (
+        f"/{PACKAGES}/own.pth may end with an exception, and add no more of its folders" in Files(root).only().summary
+    )
     put(root, f"{PACKAGES}/own.pth", "/opt/other\nimport os; 1/0\n")
-    assert Said(root).answer is Answer.NO_OBSTACLE
+    assert Files(root).answer is Answer.NO_OBSTACLE
 
 
 def test_a_variable_of_the_loader_that_code_sets_counts_for_what_python_starts(root: Path) -> None:
     put(root, f"{PACKAGES}/sitecustomize.py", "import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/another'\n")
-    assert "sets LD_LIBRARY_PATH for the processes that Python then starts" in Said(root).only().summary
+    assert "sets LD_LIBRARY_PATH for the processes that Python then starts" in Files(root).only().summary
 
 
 @pytest.mark.parametrize(("name", "variable"), [("vllm", "VLLM_NCCL_SO_PATH"), ("sglang", "SGLANG_NCCL_SO_PATH")])
@@ -359,7 +361,7 @@ def test_who_serves_opens_an_rccl_by_a_variable_of_its_own(name: str, variable: 
     put(root, f"{PACKAGES}/{name}/__init__.py")
     with open_image(root) as image:
         for variables, asks in (({}, ("librccl.so.1",)), ({variable: "/opt/own/it.so"}, ("/opt/own/it.so",))):
-            jobs = jobs_of(image, told_to_engine(variables)).processes
+            jobs = jobs_of(image, as_engine_variables(variables)).processes
             assert [(job.framework, job.asks) for job in jobs] == [("torch", ()), (name, asks)]
 
 
@@ -413,14 +415,14 @@ def test_the_libraries_of_therock_are_those_of_the_family_that_is_asked_for(
     families: tuple[str, ...], variable: str | None, answer: Answer, of: str | None, root: Path
 ) -> None:
     therock(root, *families)
-    said = Said(root, **({"ROCM_SDK_TARGET_FAMILY": variable} if variable else {}))
-    assert (said.answer, said.rccl) == (
+    report = Files(root, **({"ROCM_SDK_TARGET_FAMILY": variable} if variable else {}))
+    assert (report.answer, report.rccl) == (
         answer,
         f"/{PACKAGES}/_rocm_sdk_libraries_{of}/lib/librccl.so.1" if of else None,
-    ), said.against
+    ), report.against
 
 
 def test_a_torch_of_therock_without_rocm_sdk_is_not_imported(root: Path) -> None:
     therock(root, "gfx90a")
     (root / PACKAGES / "rocm_sdk").rename(root / PACKAGES / "gone")
-    assert "it imports rocm_sdk, which is in no folder of its modules" in Said(root).only().summary
+    assert "it imports rocm_sdk, which is in no folder of its modules" in Files(root).only().summary

@@ -103,15 +103,15 @@ def test_a_set_whose_vllm_pins_another_torch_than_the_catalogue_has_is_refused_i
     world.of_layers["vllm"]["0.18.0+rocm700"] = vllm("2.10.0+git8514f05")
     assert lock(world, "rocm700") == ExitCode.NO
     error = capsys.readouterr().err.splitlines()[-1]
-    said = "the wheels of vllm 0.18.0 require torch==2.10.0+git8514f05, and its row has torch==2.9.1+git8907517"
-    assert error.startswith(f"lumiimg: {said}; use another release")
+    message = "the wheels of vllm 0.18.0 require torch==2.10.0+git8514f05, and its row has torch==2.9.1+git8907517"
+    assert error.startswith(f"lumiimg: {message}; use another release")
     assert not Path("lumiimg.lock").exists()
 
 
 def test_wheels_come_before_a_compile_of_the_same_version_unless_the_request_names_a_torch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for words, torch, said in (
+    for words, torch, expected in (
         (
             "--base rocm-7.2.4 --add vllm==0.22.1",
             "2.10.0+git8514f05",
@@ -131,7 +131,7 @@ def test_wheels_come_before_a_compile_of_the_same_version_unless_the_request_nam
     ):
         answer, text = explained(capsys, words)
         assert answer["torch"] == torch, words
-        assert said in text, words
+        assert expected in text, words
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_torch_that_is_there_is_never_replaced_by_that_of_the_set(
     assert "and a layer cannot replace another [torch] next, the nearest that works" in text
 
 
-def test_of_ready_wheels_that_a_layer_of_torch_rules_out_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ready_wheels_that_a_layer_of_torch_rules_out_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     _, text = explained(capsys, "--base rocm-7.0 --add pytorch --add vllm")
     assert "from source: hours; ready wheels with their own torch, minutes: --add vllm==0.18.0, without pytorch" in text
 

@@ -19,7 +19,7 @@ from msgspec import structs
 from lumiimg.build import build_host, builder
 from lumiimg.build.builder import ImageBuild, build_image
 from lumiimg.build.cache import LayerCache
-from lumiimg.build.compile_cache import kept_files
+from lumiimg.build.compile_cache import plain_files
 from lumiimg.build.progress import Progress
 from lumiimg.build.provenance import (
     asked_for,
@@ -52,8 +52,8 @@ from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import to_record, to_text
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request, options_of
-from lumiimg.resolve.requirements import OF_OPTION, OwnRequirement
-from tests.fuzz.locks import settled
+from lumiimg.resolve.requirements import OF_OPTION, UserRequirement
+from tests.fuzz.locks import with_digests
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, LAYER, MakeLayer
@@ -85,7 +85,7 @@ def catalogue(layers: Path, make_layer: MakeLayer) -> Catalogue:
 
 
 def locked(catalogue: Catalogue, *add: str, **changes: Any) -> Lock:
-    return settled(decide(Request("a", add, **changes), PlanContext(catalogue)).require_lock())
+    return with_digests(decide(Request("a", add, **changes), PlanContext(catalogue)).require_lock())
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def whole(catalogue: Catalogue) -> Lock:
     return locked(catalogue, "b", "c")
 
 
-def told(
+def locked_image(
     tmp_path: Path,
     lock: Lock,
     change: Callable[[Any], object] = lambda _: None,
@@ -125,7 +125,7 @@ def read_again(image: Path, scratch: Path, *catalogues: Catalogue) -> Lock:
 def test_an_image_is_read_again_as_it_was_locked_with_layers_of_the_catalogue_or_its_own(
     tmp_path: Path, whole: Lock, catalogue: Catalogue, layers: Path
 ) -> None:
-    image = told(tmp_path, whole)
+    image = locked_image(tmp_path, whole)
     again = read_again(image, tmp_path / "scratch")
     assert write_chain(again) == write_chain(replace(again, bootstrap=whole.bootstrap))
     assert [one.text for one in write_chain(again)] == [one.text for one in write_chain(whole)]
@@ -139,8 +139,8 @@ def test_an_image_is_read_again_as_it_was_locked_with_layers_of_the_catalogue_or
     (layers / "b/post.sh").write_text("true\n")
     again = read_again(image, tmp_path / "third", Catalogue((layers,), ()))
     assert [one.layer.folder.parent == layers for one in again.stack] == [True, False, True]
-    (said,) = outside_catalogue(again, Mirrors({}), carried=tmp_path / "third")
-    assert said.startswith("the layer b, as the image carries it (sha256:")
+    (reported,) = outside_catalogue(again, Mirrors({}), carried=tmp_path / "third")
+    assert reported.startswith("the layer b, as the image carries it (sha256:")
 
 
 @pytest.mark.threat
@@ -168,8 +168,8 @@ def test_a_carried_layer_that_is_another_in_any_file_is_listed_by_its_new_digest
             again = read_again(image, scratch, catalogue)
         except LumiimgError:
             continue
-        (said,) = outside_catalogue(again, Mirrors({}), carried=scratch)
-        assert said == f"the layer {layer}, as the image carries it ({layer_digest(found)})", name
+        (reported,) = outside_catalogue(again, Mirrors({}), carried=scratch)
+        assert reported == f"the layer {layer}, as the image carries it ({layer_digest(found)})", name
         listed += 1
     assert listed > 4
 
@@ -261,7 +261,10 @@ NO_RECORDS = (
 def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, whole: Lock) -> None:
     lies = [(what, {"change": change}) for what, change in RECORDS.items()]
     lies += [(what, {"spoil": spoil}) for what, spoil in FOLDERS.items()]
-    images: list[tuple[str, Callable[[Path], Path]]] = [(what, partial(told, lock=whole, **lie)) for what, lie in lies]  # type: ignore[arg-type]
+    images: list[tuple[str, Callable[[Path], Path]]] = [
+        (what, partial(locked_image, lock=whole, **lie))  # type: ignore[arg-type]
+        for what, lie in lies
+    ]
     images += [(f"{data[:20]!r}", partial(without_record, data=data)) for data in NO_RECORDS]
     for number, (what, make) in enumerate(images):
         folder = tmp_path / f"{number}"
@@ -270,9 +273,9 @@ def test_an_image_that_lies_about_itself_is_refused(tmp_path: Path, whole: Lock)
         with pytest.raises(LumiimgError) as caught:
             read_again(image, folder / "a/b/scratch")
         assert caught.value.exit_code in {ExitCode.BAD_INPUT, ExitCode.NO}, what
-        said = str(caught.value)
-        assert "\n" not in said, what
-        assert len(said) < 3000, what
+        message = str(caught.value)
+        assert "\n" not in message, what
+        assert len(message) < 3000, what
         assert {path.name for path in folder.iterdir()} <= {"a", "root", "image.sif"}, what
 
 
@@ -283,7 +286,7 @@ def without_record(folder: Path, data: bytes) -> Path:
 
 @pytest.mark.threat
 def test_the_files_of_an_image_are_bounded(tmp_path: Path, lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = told(tmp_path, lock)
+    image = locked_image(tmp_path, lock)
     monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 300)
     with pytest.raises(BadInputError, match=r"bytes where [0-9]+ are the limit"):
         read_carried(image, tmp_path / "scratch")
@@ -293,11 +296,11 @@ def test_the_files_of_an_image_are_bounded(tmp_path: Path, lock: Lock, monkeypat
 
 
 @pytest.mark.threat
-def test_a_source_that_was_a_file_counts_only_where_it_is_kept_already(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_a_source_that_was_a_file_counts_only_where_it_is_cached_already(tmp_path: Path, catalogue: Catalogue) -> None:
     file, store = tmp_path / "t.tar.gz", Store(tmp_path / "store", Http(), Mirrors({}))
     file.write_text("mine")
     given = {"src": f"{file}#sha256={file_sha256(file)}"}
-    again = read_again(told(tmp_path, locked(catalogue, "c", sources=given)), tmp_path / "scratch", catalogue)
+    again = read_again(locked_image(tmp_path, locked(catalogue, "c", sources=given)), tmp_path / "scratch", catalogue)
     with pytest.raises(
         BadInputError, match=rf"src was {file} of the machine that built the image \(sha256 {given['src'][-64:]}"
     ):
@@ -314,7 +317,7 @@ def test_a_base_of_a_carried_layer_is_no_file_of_this_machine(
     make_layer("a", BASE.replace('"docker"', '"localimage"').replace("busybox", str(tmp_path / "key")))
     mine, store = Catalogue((layers,), ()), Store(tmp_path / "store", Http(), Mirrors({}))
     context = PlanContext(mine, images={"a": mine.base("a")})  # which nobody reads
-    image = told(tmp_path, settled(decide(Request("a"), context).require_lock()))
+    image = locked_image(tmp_path, with_digests(decide(Request("a"), context).require_lock()))
     refuse_files(read_again(image, tmp_path / "scratch", mine), store, tmp_path / "scratch")
     with pytest.raises(BadInputError, match=rf"its layer a names the file {tmp_path}/key"):
         refuse_files(read_again(image, tmp_path / "scratch"), store, tmp_path / "scratch")
@@ -325,19 +328,19 @@ def test_a_base_of_a_carried_layer_is_no_file_of_this_machine(
 
 @pytest.mark.threat
 def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(lock: Lock, tmp_path: Path) -> None:
-    cache, said, file = tmp_path / "cache", list[str](), tmp_path / "theirs.sif"
+    cache, reported, file = tmp_path / "cache", list[str](), tmp_path / "theirs.sif"
     file.write_text("a base")
     digest = file_sha256(file)
     bootstrap = replace(lock.bootstrap, agent="localimage", origin=str(file), image=None, sha256=digest)
     base = replace(lock.base, layer=foreign_layer("localimage", str(file), {}, ()))
     local = replace(lock, base=base, bootstrap=bootstrap, request=structs.replace(lock.request, base=str(file)))
-    image = told(tmp_path, local)
-    plan, of_catalogue = read_plan(image), read_plan(told(tmp_path / "other", lock))
+    image = locked_image(tmp_path, local)
+    plan, of_catalogue = read_plan(image), read_plan(locked_image(tmp_path / "other", lock))
     assert plan is not None
     assert of_catalogue is not None
 
     def given(path: Path | None, plan: LockFile = plan) -> LockFile:
-        return with_base(plan, path, image, cache, said.append)
+        return with_base(plan, path, image, cache, reported.append)
 
     with pytest.raises(BadInputError, match="was not built on a file"):
         given(file, of_catalogue)
@@ -356,10 +359,10 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(lock: Lock, t
     for path, what in ((tmp_path, "it is a folder, not"), (file, "is not a file or folder")):
         with pytest.raises(BadInputError, match=what):
             given(path)
-    said.clear()
+    reported.clear()
     unknown = decode({**encode(plan), "base": {**encode(plan.base), "image": {}}}, type(plan))
     assert given(other, unknown).base.origin == str(other)
-    assert any("is not known" in line for line in said)
+    assert any("is not known" in line for line in reported)
 
 
 # --- the command
@@ -394,9 +397,11 @@ class Stand:
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
         del below
         self.built.append(step.definition.name)
-        self.found.append([name for name, _ in (kept_files(step.kept) if step.kept.exists() else ())])
-        step.kept.mkdir(parents=True, exist_ok=True)
-        (step.kept / "wheel").write_text("compiled")
+        self.found.append(
+            [name for name, _ in (plain_files(step.compile_cache) if step.compile_cache.exists() else ())]
+        )
+        step.compile_cache.mkdir(parents=True, exist_ok=True)
+        (step.compile_cache / "wheel").write_text("compiled")
         root = step.folder / "root"
         root.mkdir()
         squashed(root, target)
@@ -405,7 +410,7 @@ class Stand:
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
     del clean_home
-    machine = build_machine(ENGINE, maps_ids=False, path=os.environ["PATH"])
+    machine = build_machine(ENGINE, has_subids=False, path=os.environ["PATH"])
     stand = Stand()
     for module in ("cli.image_build", "cli.rebuild", "build.build_host"):  # those that import it before it is another
         monkeypatch.setattr(f"lumiimg.{module}.host_for_builds", lambda *_: machine)
@@ -455,9 +460,9 @@ def test_layers_of_an_image_that_the_catalogue_does_not_have_are_refused_or_list
 ) -> None:
     words = ["rebuild", str(image), "-o", str(tmp_path / "new.sif"), "--strategy", "sandbox"]
     assert main(words) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert "uses parts that are not from the catalogue: the layer a, as the image carries it (sha256:" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "uses parts that are not from the catalogue: the layer a, as the image carries it (sha256:" in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "new.sif").exists()
     assert main([*words, "--trust-lock"]) == ExitCode.GOOD
     noted = capsys.readouterr().err
@@ -526,20 +531,21 @@ def test_a_fresh_build_has_its_base_again_and_what_is_above_it_only_where_it_cam
 @pytest.mark.threat
 def test_each_build_says_where_its_cache_is_open_to_others(lock: Lock, stand: Stand, tmp_path: Path) -> None:
     class Noted(Progress):
-        said: ClassVar[list[str]] = []
+        reported: ClassVar[list[str]] = []
 
         def notice(self, text: str) -> None:
-            self.said.append(text)
+            self.reported.append(text)
 
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     assert build(base_alone(lock), tmp_path / "one.sif", cache, stand, progress=Noted())
-    assert Noted.said == []
+    assert Noted.reported == []
     cache.chmod(0o770)
     for name in ("two.sif", "three.sif"):
         assert build(base_alone(lock), tmp_path / name, cache, stand, progress=Noted())
     assert (
-        Noted.said == [f"the cache {cache} can be written by others: whoever can write to it decides what is built"] * 2
+        Noted.reported
+        == [f"the cache {cache} can be written by others: whoever can write to it decides what is built"] * 2
     )
 
 
@@ -564,11 +570,11 @@ def test_the_log_of_a_build_has_no_secret_of_its_environment(
     monkeypatch.setenv("SERVICE_TOKEN", "canary-of-a-token")
     base = stand.base
 
-    def tells(step: LayerBuild, target: Path, _store: object) -> None:
+    def writes_base(step: LayerBuild, target: Path, _store: object) -> None:
         step.log.write(b"by canary-of-a-proxy, with canary-of-a-token and hf_" + b"aB3" * 10 + b"\n")
         base(step, target)
 
-    monkeypatch.setattr(builder, "make_base", tells)
+    monkeypatch.setattr(builder, "make_base", writes_base)
     assert build(base_alone(lock), tmp_path / "image.sif", tmp_path / "cache", stand)
     assert (tmp_path / "image.sif.log").read_text().count("[hidden]") == 3
     for path in tmp_path.rglob("*"):
@@ -587,7 +593,7 @@ def test_an_image_is_not_built_over_itself(image: Path, tmp_path: Path, capsys: 
     assert image.read_bytes() == before
 
 
-def test_fresh_builds_whatever_is_there_and_tells_by_its_exit_code(image: Path, stand: Stand, tmp_path: Path) -> None:
+def test_fresh_builds_whatever_is_there_and_reports_by_its_exit_code(image: Path, stand: Stand, tmp_path: Path) -> None:
     new = tmp_path / "new.sif"
     assert rebuild(image, new) == ExitCode.GOOD
     assert new.read_bytes() == image.read_bytes()
@@ -624,8 +630,8 @@ def test_a_rebuild_neither_takes_nor_leaves_what_scripts_compiled(
 # --- show
 
 
-SAID: dict[str, Any] = {"format": 3, "lumiimg": "0.1.0", "request": {"base": "a"}}
-SAID["base"] = {
+RECORD: dict[str, Any] = {"format": 3, "lumiimg": "0.1.0", "request": {"base": "a"}}
+RECORD["base"] = {
     "name": "a",
     "layer": f"sha256:{ZEROS}",
     "agent": "docker",
@@ -639,14 +645,14 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"layer": "abc"},
     {"layer": [{"arguments": {"a": 1}, "name": ["x"], "release": {"y": 1}}], "lumiimg": [1], "fabric": {}},
     {"layer": [{}] * 20_000},
-    {"layer": [SAID["base"] | {"name": "b"}] * 3},
+    {"layer": [RECORD["base"] | {"name": "b"}] * 3},
     {"layer": [{"name": f"x{number}", "release": "\x1b[2J"} for number in range(500)]},
     {"lumiimg": "\x1b[2J"},
     {"lumiimg": "x" * 1_000_000},
     {"site": "x" * 100_000},
 )
 DOCUMENTS = [
-    *(json.dumps(SAID | changes).encode() for changes in CHANGES),
+    *(json.dumps(RECORD | changes).encode() for changes in CHANGES),
     b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
     b'{"a": NaN}',
     b'{"format": 3, "lumiimg": "\\ud800", "\\ud800": 1}',
@@ -678,7 +684,7 @@ def test_what_an_image_says_is_shown_or_refused_in_one_line(tmp_path: Path, caps
 def says(tmp_path: Path, request: Request) -> tuple[str, ...]:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
-    return asked_for(made_sif(root, tmp_path / "asked.sif", json.dumps(SAID | {"request": encode(request)}).encode()))
+    return asked_for(made_sif(root, tmp_path / "asked.sif", json.dumps(RECORD | {"request": encode(request)}).encode()))
 
 
 NAMED = Request("debian-13", ("netprobe", "vllm==0.10.1"), site="lumi")
@@ -687,7 +693,7 @@ OF_STRANGERS = (
     structs.replace(NAMED, base="/etc/passwd-of-nobody"),
     structs.replace(NAMED, sources={"one": "https://somebody.test/one.tar"}),
     structs.replace(NAMED, own_files=("nowhere.txt",)),
-    structs.replace(NAMED, own=(OwnRequirement("evil", OF_OPTION),)),
+    structs.replace(NAMED, own=(UserRequirement("evil", OF_OPTION),)),
     structs.replace(NAMED, add=("netprobe @ https://somebody.test/x",)),
     structs.replace(NAMED, add=("--output=/etc/passwd",)),
     structs.replace(NAMED, arguments={"netprobe.FROM": "https://somebody.test"}),

@@ -38,14 +38,14 @@ def test_a_python_that_is_not_known_is_a_doubt(capsys: pytest.CaptureFixture[str
     words = ["explain", "--base", "rocm-vllm-0.10.1", "--add", "bitsandbytes", "--site", "lumi", "--json"]
     assert main(words) == ExitCode.GOOD
     rules = json.loads(capsys.readouterr().out)["rules"]
-    (told,) = [rule for rule in rules if rule["have"].startswith("python")]
-    assert (told["outcome"], told["have"]) == ("unknown", "python (version not known)")
+    (reported,) = [rule for rule in rules if rule["have"].startswith("python")]
+    assert (reported["outcome"], reported["have"]) == ("unknown", "python (version not known)")
 
 
 def test_a_layer_that_lacks_a_component_is_refused_with_the_layer_that_has_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["explain", "--base", "debian-rocm", "--add", "jax", "--site", "generic"]) == ExitCode.NO
-    told = capsys.readouterr().out
-    assert "the mathematical libraries: --add debian-rocm-libraries" in " ".join(told.split())
-    assert "lumiimg build --base debian-rocm --add debian-rocm-libraries --add jax --site generic" in told
+    output = capsys.readouterr().out
+    assert "the mathematical libraries: --add debian-rocm-libraries" in " ".join(output.split())
+    assert "lumiimg build --base debian-rocm --add debian-rocm-libraries --add jax --site generic" in output

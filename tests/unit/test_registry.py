@@ -69,7 +69,7 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
         assert parse_reference(meant, NO_MIRRORS) == replace(reference, tag=None if "@" in meant else reference.tag)
     text = f"host.org/{'a' * 246}:{'t' * 128}@{SHA}"
     assert parse_reference(text, NO_MIRRORS).repository == "a" * 246
-    # a tag beside a digest is kept as a note
+    # a tag beside a digest is stored as a note
     assert parse_reference(f"a:tag@{SHA}", NO_MIRRORS) == ImageReference("docker.io", "library/a", "tag", SHA, False)
 
 
@@ -102,7 +102,7 @@ def test_a_mirror_takes_the_place_of_its_registry() -> None:
 
 
 SILENT = Reply()
-"""Nothing is said until the test ends."""
+"""Nothing is answered until the test ends."""
 ENDLESS = Reply(body=itertools.repeat(b" " * 65536))
 
 
@@ -133,9 +133,9 @@ class Registry:
     def manifest(self, name: str, document: object, media_type: str = IMAGE, **headers: str) -> bytes:
         """Store a manifest by tag and by digest, and return its bytes."""
         data = document if isinstance(document, bytes) else json.dumps(document).encode()
-        said = {"Content-Type": media_type, "Docker-Content-Digest": sha256(data), **headers}
+        reported = {"Content-Type": media_type, "Docker-Content-Digest": sha256(data), **headers}
         for key in (name, sha256(data)):
-            self.replies[f"/v2/a/b/manifests/{key}"] = Reply(body=data, headers=said)
+            self.replies[f"/v2/a/b/manifests/{key}"] = Reply(body=data, headers=reported)
         return data
 
     def blob(self, document: object) -> bytes:
@@ -452,7 +452,7 @@ def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:
     return pull_image(base, web, mirrors, cache, lambda _: None)
 
 
-def is_whole(image: Path) -> bool:
+def is_intact(image: Path) -> bool:
     """Whether every blob of a layout is there, and is what its name says, and nothing else is left beside it."""
     files = list((image / "blobs" / "sha256").iterdir())
     assert [path.name for path in image.parent.iterdir()] == [image.name]
@@ -465,7 +465,7 @@ def test_a_token_that_expires_while_layers_come_is_had_anew(server: Registry, tm
     guarded(server)
     server.lasts = 2
     server.challenge = f'Basic realm="x", bearer Realm = "{server.url}/token?q=1", scope="a:b,x", Basic realm="y"'
-    assert is_whole(pull(server, tmp_path))
+    assert is_intact(pull(server, tmp_path))
     assert len(server.headers_of("/token")) > 2
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert TOKEN.encode() not in kept
@@ -482,11 +482,11 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
             pull(server, tmp_path)
     assert not list((tmp_path / "oci").glob("*/oci-layout"))
     server.asked.clear()
-    assert is_whole(pull(server, tmp_path))
+    assert is_intact(pull(server, tmp_path))
     assert server.headers_of(blob_path(BLOBS[0])) == []
     assert [asked.get("range") for asked in server.headers_of(blob_path(BLOBS[1]))] == ["bytes=1000-"]
     server.asked.clear()
-    assert is_whole(pull(server, tmp_path))
+    assert is_intact(pull(server, tmp_path))
     assert not [asked for asked in server.asked if "/blobs/" in asked.path and asked.path in map(blob_path, BLOBS)]
 
 
@@ -502,7 +502,7 @@ def test_nothing_is_larger_than_the_manifest_says(server: Registry, tmp_path: Pa
 
 
 @pytest.mark.threat
-def test_a_layer_that_is_another_is_refused_and_not_kept(server: Registry, tmp_path: Path) -> None:
+def test_a_layer_that_is_another_is_refused_and_not_stored(server: Registry, tmp_path: Path) -> None:
     filled(server)
     wrong = b"wrong" * 2000
     for number, beginning in enumerate((b"x" * 1000, b"")):

@@ -163,19 +163,19 @@ def test_a_jax_is_read_from_the_metadata_beside_its_plugins(
 def test_a_vllm_takes_the_triton_that_its_own_source_names_and_another_is_a_doubt(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "it does not say which TRITON it needs: the layer's default is 3.5.0"
-    assert said in doubt_of(explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)[1], "vllm")
+    message = "it does not say which TRITON it needs: the layer's default is 3.5.0"
+    assert message in doubt_of(explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)[1], "vllm")
     cmake = 'set(DEFAULT_TRITON_KERNELS_TAG "v3.6.0")\n'
     next(file for file in index.files if "vllm-0.25.1." in file["file"])["texts"][
         "cmake/external_projects/triton_kernels.cmake"
     ] = cmake
-    assert said not in doubt_of(explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)[1], "vllm")
+    assert message not in doubt_of(explained(capsys, "rocm-7.2.4 vllm==0.25.1", index)[1], "vllm")
     words = ["build", "--base", "rocm-7.2.4", "--add", "vllm==0.25.1", "--site", "generic", "--dry-run", "--verbose"]
     assert main([*words, "--mirror", f"pypi={index.url}"]) == 0
     assert "https://github.com/triton-lang/triton/archive/v3.6.0.tar.gz" in capsys.readouterr().out
 
 
-def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_said(
+def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for more in ((), ("--offline",)):
@@ -221,7 +221,7 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index.broken["vllm-0.33.0.tar.gz"] = b"<html>"
-    for name, version, page, said in (
+    for name, version, page, expected in (
         ("vllm", "0.33.0", None, "is not an archive that can be read"),
         ("vllm", "0.33.0", (JSON, b"<html>log in</html>"), "is not a page of a package index"),
         ("vllm", "0.33.0", (HTML, b"<html><a href='/login'>log in</a></html>"), "is not a page of a package index"),
@@ -229,9 +229,9 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
     ):
         index.pages |= {name: page} if page else {}
         code, answer = explained(capsys, f"rocm-7.2.4 {name}=={version}", index)
-        assert (code, answer["layers"][-1]["status"]) == (0, "derived"), said
-        assert said in doubt_of(answer, name)
-        assert "\n" not in doubt_of(answer, name), said
+        assert (code, answer["layers"][-1]["status"]) == (0, "derived"), expected
+        assert expected in doubt_of(answer, name)
+        assert "\n" not in doubt_of(answer, name), expected
 
 
 def locked_jax(
@@ -271,7 +271,7 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
     (row,) = [one["row"] for one in tomllib.loads(body)["layer"]]
     assert (row["read"], row["expects"], row["wheels"][2]) == (TODAY, ["rocm==7.14.*"], "jax-rocm7-plugin==0.12.0")
     # a row that is not one that was read is refused
-    for old, new, said in (
+    for old, new, expected in (
         ('version = "0.12.0"\ndate', 'version = "0.11.0"\ndate', "it is not of a release '0.12.0' that was read"),
         (f"read = {TODAY}\n", "", "it is not of a release '0.12.0' that was read"),
         ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version, such as"),
@@ -280,16 +280,16 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
         assert old in body
         path.write_bytes(signed(body.replace(old, new, 1).encode()))
         assert main(plan) == 2
-        assert said in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
     # an index that only the row of a lock names is not the catalogue's
     body = re.sub(r'http://[^"]*/jax-0', "https://evil.test/jax-0", body)
     body = body.replace('source = "jax_', 'indexes = ["https://evil.test/simple"]\nsource = "jax_', 1)
     path.write_bytes(signed(body.encode()))
     assert main([word for word in plan if word != "--trust-lock"]) == 2
-    said = capsys.readouterr().err
-    assert "the release jax 0.12.0, which is not in the catalogue" in said
-    assert "Python package jax 0.12.0 of jax from https://evil.test/jax-0" in said
-    assert "jaxlib" not in said
+    expected = capsys.readouterr().err
+    assert "the release jax 0.12.0, which is not in the catalogue" in expected
+    assert "Python package jax 0.12.0 of jax from https://evil.test/jax-0" in expected
+    assert "jaxlib" not in expected
 
 
 def of_torch(name: str, version: str, *requires: str, uploaded: str = "2026-10-01") -> dict[str, Any]:

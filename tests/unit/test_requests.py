@@ -36,7 +36,7 @@ def image(tmp_path: Path) -> Path:
 
 
 def answer(words: list[str], capsys: Capture) -> tuple[int, str]:
-    """Exit code, and all that was said."""
+    """Exit code, and all that was printed."""
     code = main(words)
     out, err = capsys.readouterr()
     return code, out + err
@@ -62,13 +62,13 @@ def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture
         "more about one:  lumiimg explain --base"
         in answer(["explain", "--add", "pytorch", "--site", "lumi"], capsys)[1]
     )
-    code, said = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
-    assert (code, "no base in the catalogue works with sglang on lumi" in said) == (ExitCode.NO, True)
+    code, report = answer(["explain", "--add", "sglang", "--site", "lumi"], capsys)
+    assert (code, "no base in the catalogue works with sglang on lumi" in report) == (ExitCode.NO, True)
     both = ["--add", "vllm==0.18.0", "--add", "transformers==5.23.0"]  # which do not go together
-    code, said = answer(["explain", *both, "--site", "lumi"], capsys)
-    told = "no base in the catalogue works with vllm==0.18.0 + transformers==5.23.0 on lumi"
-    assert (code, told in said) == (ExitCode.NO, True)
-    assert re.search(rf"why not:  lumiimg explain --base \S+ {' '.join(both)} --site lumi\n", said)
+    code, report = answer(["explain", *both, "--site", "lumi"], capsys)
+    expected = "no base in the catalogue works with vllm==0.18.0 + transformers==5.23.0 on lumi"
+    assert (code, expected in report) == (ExitCode.NO, True)
+    assert re.search(rf"why not:  lumiimg explain --base \S+ {' '.join(both)} --site lumi\n", report)
 
 
 def test_software_for_gpus_without_a_machine_is_warned_of(capsys: Capture) -> None:
@@ -77,13 +77,13 @@ def test_software_for_gpus_without_a_machine_is_warned_of(capsys: Capture) -> No
         (["--base", "rocm-6.2.4", "--add", "pytorch", "--add", "aws-ofi-nccl"], False),
         (["--base", "rocm-6.2.4", "--add", "pytorch", "--site", "lumi"], False),
     ):
-        code, said = answer([*DRY, *words], capsys)
+        code, report = answer([*DRY, *words], capsys)
         assert code == ExitCode.GOOD
-        assert ("no machine is named: no net plugin is added" in unwrapped(said)) is warned
-    code, said = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm"], capsys)
+        assert ("no machine is named: no net plugin is added" in unwrapped(report)) is warned
+    code, report = answer(["explain", "--base", "rocm-6.4.4", "--add", "vllm"], capsys)
     assert code == ExitCode.GOOD
-    assert said.startswith("no obstacle found among the layers")
-    assert "driver and network were not checked" in said
+    assert report.startswith("no obstacle found among the layers")
+    assert "driver and network were not checked" in report
 
 
 def test_a_fabric_on_the_command_line_wins_over_that_of_a_recipe(tmp_path: Path, capsys: Capture) -> None:
@@ -105,9 +105,9 @@ def test_a_fabric_on_the_command_line_wins_over_that_of_a_recipe(tmp_path: Path,
         assert layers & {"fabric-host", "fabric-bundled"} == ({f"fabric-{fabric}"} - {"fabric-none"}), words
     for wrong in ('"bundles"', '""', "true", '["host"]'):
         recipe.write_text(f"{text}fabric = {wrong}\n")
-        code, said = answer([*DRY, "--recipe", str(recipe)], capsys)
-        assert (code, "fabric" in said) == (ExitCode.BAD_INPUT, True), wrong
-        assert f"{recipe}: " in unwrapped(said), wrong
+        code, report = answer([*DRY, "--recipe", str(recipe)], capsys)
+        assert (code, "fabric" in report) == (ExitCode.BAD_INPUT, True), wrong
+        assert f"{recipe}: " in unwrapped(report), wrong
 
 
 def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys: Capture) -> None:
@@ -115,8 +115,8 @@ def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys:
     assert main([*words, "mpi4py==4.0.3"]) == ExitCode.GOOD
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert next(e for e in plan["layers"] if e["name"] == "mpi4py")["arguments"]["VERSION"] == "4.0.3"
-    code, said = answer([*words, "netprobe==9"], capsys)
-    assert (code, "only one version: leave the version out" in said) == (ExitCode.NO, True)
+    code, report = answer([*words, "netprobe==9"], capsys)
+    assert (code, "only one version: leave the version out" in report) == (ExitCode.NO, True)
 
 
 def test_what_contradicts_itself_is_one_line(
@@ -147,23 +147,23 @@ def test_what_contradicts_itself_is_one_line(
         (["--base", "rocm-6.2.4", "--host", "h.json"], "h.json"),
     ):
         for command in (["explain"], DRY):
-            code, said = answer([*command, *words], capsys)
-            assert (code, said.count("\n"), fault in said) == (ExitCode.BAD_INPUT, 1, True), said
-            assert (len(said) < 4000, "hunter2" in said) == (True, False), said
+            code, report = answer([*command, *words], capsys)
+            assert (code, report.count("\n"), fault in report) == (ExitCode.BAD_INPUT, 1, True), report
+            assert (len(report) < 4000, "hunter2" in report) == (True, False), report
     for words, fault in (
         ([], "no image and no request is named"),
         ([str(image), "--base", "rocm-6.4.4"], "an image and a request cannot"),
     ):
-        code, said = answer(["explain", *words], capsys)
-        assert (code, fault in said) == (ExitCode.BAD_INPUT, True)
+        code, report = answer(["explain", *words], capsys)
+        assert (code, fault in report) == (ExitCode.BAD_INPUT, True)
     for words in (["--mirror", "a=b"], ["--fabric", "host"], ["--layers", "."]):
-        code, said = answer(["explain", str(image), *words], capsys)
-        assert (code, "has no effect on a finished image" in said) == (ExitCode.BAD_INPUT, True)
+        code, report = answer(["explain", str(image), *words], capsys)
+        assert (code, "has no effect on a finished image" in report) == (ExitCode.BAD_INPUT, True)
     # an unknown network is no reason to call an image whole
     (tmp_path / "plain/etc").mkdir(parents=True)
     for site in ("aurora", "alps", "generic"):
-        code, said = answer(["adapt", str(tmp_path / "plain"), "--site", site], capsys)
-        assert (code, "not known" in unwrapped(said)) == (ExitCode.UNDECIDED, True)
+        code, report = answer(["adapt", str(tmp_path / "plain"), "--site", site], capsys)
+        assert (code, "not known" in unwrapped(report)) == (ExitCode.UNDECIDED, True)
 
 
 # files of the user's that are odd
@@ -177,11 +177,11 @@ def test_one_odd_file_of_the_user_does_not_stop_the_list(capsys: Capture, monkey
         (user / folder / f"{name}.toml").write_text(f"title = {'9' * 5000}\n")
     (user / "sites" / "hole.toml").unlink()
     (user / "sites" / "hole.toml").symlink_to("nowhere")
-    code, said = answer(["list"], capsys)
+    code, report = answer(["list"], capsys)
     assert code == ExitCode.GOOD
-    broken = said.partition("\nbroken\n")[2]
+    broken = report.partition("\nbroken\n")[2]
     assert all(name in broken for name in ("my_cluster", "hole", "My_Demo", "big"))
-    assert "rocm-6.4.4" in said
+    assert "rocm-6.4.4" in report
     assert "a number of more than 1000 characters" in re.sub(r"\s+", " ", broken)
 
 
@@ -202,13 +202,13 @@ def test_a_lock_is_of_the_layers_that_one_has(
     for file in ("layer.toml", "post.sh", "test.sh", "tool.c"):
         before = (folder / file).read_text()
         (folder / file).write_text(f"{before}# another\n")
-        code, said = answer(locked, capsys)
-        assert (code, "the layer b is not the one that was locked" in said) == (ExitCode.NO, True), said
+        code, report = answer(locked, capsys)
+        assert (code, "the layer b is not the one that was locked" in report) == (ExitCode.NO, True), report
         (folder / file).write_text(before)
     assert answer(locked, capsys)[0] == ExitCode.GOOD
 
 
-def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
+def test_a_lock_reports_a_changed_base_and_is_read_from_any_folder(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -220,8 +220,8 @@ def test_a_lock_tells_a_changed_base_and_is_read_from_any_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     shutil.copy("../a.lock", "../b.lock")
-    code, said = answer(["lock", "--upgrade", "all", "-o", "../b.lock"], capsys)
-    assert (code, "os of the base: " in said) == (ExitCode.GOOD, True), said
+    code, report = answer(["lock", "--upgrade", "all", "-o", "../b.lock"], capsys)
+    assert (code, "os of the base: " in report) == (ExitCode.GOOD, True), report
     words = ["build", "--locked", "--trust-lock", "--lock", "../b.lock", "--site", "../mine.toml", "--dry-run"]
     assert answer(words, capsys)[0] == ExitCode.GOOD
 
@@ -234,11 +234,11 @@ def test_of_two_values_none_is_taken_in_silence(image: Path, capsys: Capture) ->
         ("--mirror", "debian=https://a.test", "debian=https://b.test", "--mirror debian"),
     ):
         for words in (["explain", *request], ["adapt", str(image), *request[2:]]):
-            code, said = answer([*words, option, one, option, other], capsys)
-            assert (code, f"{named} is given twice, with two values" in said) == (ExitCode.BAD_INPUT, True), words
+            code, report = answer([*words, option, one, option, other], capsys)
+            assert (code, f"{named} is given twice, with two values" in report) == (ExitCode.BAD_INPUT, True), words
 
 
-def test_a_recipe_is_changed_by_what_stands_beside_it_and_the_options_stay_as_they_were(tmp_path: Path) -> None:
+def test_a_recipe_is_changed_by_options_next_to_it_and_the_options_stay_as_they_were(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     text = 'summary = "s"\nbase = "rocm-6.2.4"\nadd = ["netprobe", "vllm==0.9.0"]\nfabric = "host"\n'
     for site, chosen in (('site = "lumi"\n', "lumi"), ("", "frontier")):
@@ -274,6 +274,6 @@ def test_a_request_is_read_back_from_the_options_that_it_is_written_as(tmp_path:
     for chosen in sampled(list(itertools.product(*values.values())), 200):
         request = Request(**dict(zip(values, chosen, strict=True)))  # type: ignore[arg-type]
         request = structs.replace(request, own_files=(str(tmp_path / "a b.txt"),) if request.own else ())
-        options = RequestOptions.of_words(shlex.split(options_of(request)))
+        options = RequestOptions.from_words(shlex.split(options_of(request)))
         assert request_of(options, open_catalogue({}), lambda: None, ()) == request
-    assert RequestOptions.of_words(["-r", "a.txt", "-o", "x.sif"]) == RequestOptions(requirements=("a.txt",))
+    assert RequestOptions.from_words(["-r", "a.txt", "-o", "x.sif"]) == RequestOptions(requirements=("a.txt",))

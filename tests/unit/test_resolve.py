@@ -69,7 +69,7 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
             lock(catalogue, plugin=str(file))
         assert f"#sha256={OTHER}" in str(caught.value), "the way to mean it is shown"
         assert lock(catalogue, plugin=f"{file}#sha256={OTHER}").layers[0].sources[0].sha256 == OTHER
-    # what nobody knows the digest of is settled at the first download
+    # what nobody knows the digest of is resolved at the first download
     request = Request("base", ("plugin",), arguments={"plugin.VERSION": "2.0"})
     found = decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
     assert found.layers[0].sources[0].sha256 is None

@@ -143,7 +143,7 @@ READ_DIRECTLY = {
     "core/toml.py:package_toml": "our own data, before anything is started",
     "core/files.py:regular_file": "all others call it",
     "core/files.py:open_regular": "of its descriptor",
-    "build/compile_cache.py:unpack_kept": "of what `open_regular` opened",
+    "build/compile_cache.py:unpack_files": "of what `open_regular` opened",
     "build/metadata.py:date_labels": "what `open_file` opened",
     "build/metadata.py:write_metadata": "files of this package",
     "build/safe_fs.py": "the same below a folder that others write to, link by link",
@@ -177,7 +177,7 @@ def _reads_directly(call: ast.Call) -> bool:
 
 
 @pytest.mark.threat
-def test_only_the_ground_opens_files_that_somebody_else_may_have_made() -> None:
+def test_only_core_opens_files_that_somebody_else_may_have_made() -> None:
     found = set()
     for path in FILES:
         functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]

@@ -51,7 +51,7 @@ def layer(name: str) -> Layer:
     return Layer(name=name, folder=Path(), summary="", source="a page", date=dt.date(2026, 11, 22))
 
 
-def said(result: RuleResult | None) -> tuple[str, str] | None:
+def id_and_outcome(result: RuleResult | None) -> tuple[str, str] | None:
     return None if result is None else (result.id, result.outcome.value)
 
 
@@ -77,7 +77,7 @@ def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough() -> N
         (None, NO_GLIBC, None, Fabric.BUNDLED, "unknown"),
     ):
         got, result = rules.glibc_gate(stack_of(glibc=glibc), site, asked=asked)
-        assert (got, said(result)) == (fabric, ("glibc-gate", outcome)), (glibc, asked)
+        assert (got, id_and_outcome(result)) == (fabric, ("glibc-gate", outcome)), (glibc, asked)
         assert result is not None
         if site is NO_GLIBC:
             assert "host scan" in result.because
@@ -99,9 +99,9 @@ def test_a_base_with_libfabric_and_libcxi_of_its_own_keeps_them() -> None:
         ({"libfabric": "1.15", "glibc": "2.39"}, Fabric.HOST),
     ):
         got, result = rules.glibc_gate(stack_of(**components), LUMI, asked=None)
-        assert (got, said(result)) == (fabric, ("glibc-gate", "ok"))
+        assert (got, id_and_outcome(result)) == (fabric, ("glibc-gate", "ok"))
     fabric, result = rules.glibc_gate(stack_of(glibc="2.39"), LUMI, asked=Fabric.NONE)
-    assert (fabric, said(result)) == (Fabric.NONE, ("fabric", "warning")), "a user who wants none"
+    assert (fabric, id_and_outcome(result)) == (Fabric.NONE, ("fabric", "warning")), "a user who wants none"
 
 
 def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
@@ -114,7 +114,7 @@ def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
         (LUMI, {"rocm": "7.14"}, ["unknown"]),  # announced, and updates move a window up
         (LUMI, {"rocm": None}, ["unknown"]),
         (LUMI, {"glibc": "2.39"}, []),
-        # torch's wheel has a ROCm of its own; what is true of both is said once
+        # torch's wheel has a ROCm of its own; what is true of both is reported once
         (SURE, {"rocm": "6.4", "torch_rocm": "6.3"}, ["ok"]),
         (SURE, {"rocm": "6.4", "torch_rocm": "7.2"}, ["ok", "refused"]),
         (SURE, {"torch_rocm": "7.2"}, ["refused"]),
@@ -126,10 +126,12 @@ def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
     )
     for site, components, outcomes in rows:
         found = list(driver_window(stack_of(**components), site))
-        assert [said(result) for result in found] == [("driver-window", outcome) for outcome in outcomes], components
-        told = " ".join(result.have for result in found)
+        assert [id_and_outcome(result) for result in found] == [("driver-window", outcome) for outcome in outcomes], (
+            components
+        )
+        message = " ".join(result.have for result in found)
         for version in filter(None, components.values() if outcomes else ()):
-            assert f"ROCm {version}" in told
+            assert f"ROCm {version}" in message
 
 
 def test_a_torch_that_is_there_is_one_for_rocm_or_refused() -> None:
@@ -141,7 +143,7 @@ def test_a_torch_that_is_there_is_one_for_rocm_or_refused() -> None:
         (None, []),
     ):
         found = list(rules.torch_kind(stack_of(torch=torch)))
-        assert [said(result) for result in found] == [("torch", outcome) for outcome in outcomes], torch
+        assert [id_and_outcome(result) for result in found] == [("torch", outcome) for outcome in outcomes], torch
     assert not list(rules.torch_kind(stack_of()))
 
 
@@ -158,13 +160,13 @@ def test_rccl_and_the_plugin_have_to_share_a_version_of_the_net_api() -> None:
     ):
         components = {"rccl": rccl, "net_api": newest} | ({"net_api_oldest": oldest} if oldest else {})
         result = rules.plugin_abi(stack_of(**components))
-        assert said(result) == ("plugin-abi", outcome), (rccl, oldest, newest)
+        assert id_and_outcome(result) == ("plugin-abi", outcome), (rccl, oldest, newest)
         assert result is not None
         assert words in result.because
         assert f"v{newest}" in result.have
         assert ("to" in result.have) == (oldest is not None)
         assert rules.plugin_abi(stack_of(rccl=rccl)) is None
-    assert said(rules.plugin_abi(stack_of(rccl="2.22.3", net_api=None))) == ("plugin-abi", "unknown")
+    assert id_and_outcome(rules.plugin_abi(stack_of(rccl="2.22.3", net_api=None))) == ("plugin-abi", "unknown")
 
 
 def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi() -> None:
@@ -186,7 +188,7 @@ def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi() -> None:
     )
     for fabric, components, site, outcome in rows:
         result = rules.fabric_versions(stack_of(**components), site, fabric)
-        assert said(result) == (None if outcome is None else ("fabric", outcome)), (fabric, components)
+        assert id_and_outcome(result) == (None if outcome is None else ("fabric", outcome)), (fabric, components)
         if result is not None:
             assert "None" not in f"{result.need}{result.have}{result.because}"
             if outcome == "unknown":
@@ -235,8 +237,11 @@ def test_what_is_compiled_is_for_the_gpus_of_the_site() -> None:
         found = list(
             rules.compiled_for(stack_of(Chosen(compiled, of, {"ARCH": given or default}, "asked")), site, arguments)
         )
-        assert [said(result) for result in found] == ([("layers", outcome)] if outcome else []), (default, given)
-        assert words in " ".join(f"{result.sides} {result.because}" for result in found)
+        assert [id_and_outcome(result) for result in found] == ([("layers", outcome)] if outcome else []), (
+            default,
+            given,
+        )
+        assert words in " ".join(f"{result.need_and_have} {result.because}" for result in found)
     arch = {"ARCH": Argument("gfx942", "the GPU")}
     both = [
         Chosen(replace(layer(name), arguments=arch), None, {"ARCH": "gfx942"}, "asked") for name in ("vllm", "apex")

@@ -1,6 +1,6 @@
-"""Whatever `--json` prints is of a schema that is shipped, told with its units, and closed: no key comes unannounced.
+"""Whatever `--json` prints is of a schema that is shipped, with its units, and closed: no key comes unannounced.
 
-All other tests hold what they print against the schemas as well (tests/shared/validation.py). Here each kind is printed at
+All other tests compare what they print with the schemas as well (tests/shared/validation.py). Here each kind is printed at
 least once, without an engine: where only an engine could make the result, the printer gets one that a test made_sif.
 """
 
@@ -39,7 +39,7 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.room import FreeSpace
 from lumiimg.host.image_manifest import make_manifest
 from lumiimg.host.image_manifest import to_text as manifest_text
-from lumiimg.host.import_calls import Counts, ImportBench, ImportSource, Startup
+from lumiimg.host.import_calls import Counts, ImportBench, ImportCost, ImportSource
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import read_snapshot, write_snapshot
 from lumiimg.image import open_image
@@ -53,7 +53,7 @@ from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
 from lumiimg.resolve.venv import VenvRecord
 from lumiimg.resolve.written_lock import LockChange, WrittenLock
-from tests.fuzz.locks import settled
+from tests.fuzz.locks import with_digests
 from tests.shared import fabric_builder
 from tests.shared.build_machine import build_machine
 from tests.shared.checks import checked
@@ -90,7 +90,7 @@ class Place:
         (folder / "Dockerfile").write_text("FROM rocm/dev-ubuntu-24.04:6.4.4\nARG A=1\nRUN echo $A\nCMD x\n")
         site = find_site("lumi", {"HOME": str(folder)})
         context = PlanContext(open_catalogue({"HOME": str(folder)}), site=site)
-        self.lock: Lock = settled(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock())
+        self.lock: Lock = with_digests(decide(Request("rocm-6.2.4", ("aws-ofi-nccl",)), context).require_lock())
         self.entry = CacheEntry(KEY, folder / "data", KEY, 2, ("torch",), 1.5)
         self.built = BuiltImage(
             image=folder / "x.sif",
@@ -163,7 +163,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "trial-plan": ("trial", "run", "NEW", "IMAGE", "--site", "lumi"),
 }
 """What prints a kind as its user would have it."""
-_STARTUP = Startup("/p", ImportSource.VENV, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
+_STARTUP = ImportCost("/p", ImportSource.VENV, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
 
 
 def _trial(folder: Path) -> None:
@@ -196,7 +196,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
     "bind-manifest": lambda at: sys.stdout.write(manifest_text(at.manifest())),
     "plan": lambda at: sys.stdout.write(to_record(at.lock).decode()),
     "rebuild": lambda at: report_built(
-        AS_JSON, BuildResult(at.built, beside=ImageDiff((FileDifference("/x", "content"),)))
+        AS_JSON, BuildResult(at.built, diff=ImageDiff((FileDifference("/x", "content"),)))
     ),
     "show-image": lambda at: main(["show", str(at.sif()), "--json"]),
     "venv": lambda at: write_json(
@@ -217,18 +217,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def test_each_kind_of_output_is_printed_here() -> None:
     assert not COMMANDS.keys() & PRINTED.keys()
-    assert {*COMMANDS, *(told.partition(" ")[0] for told in PRINTED)} == set(KINDS)
+    assert {*COMMANDS, *(document.partition(" ")[0] for document in PRINTED)} == set(KINDS)
 
 
-@pytest.mark.parametrize("told", [*COMMANDS, *PRINTED])
+@pytest.mark.parametrize("document", [*COMMANDS, *PRINTED])
 @pytest.mark.usefixtures("clean_home")
 def test_what_is_printed_is_of_its_schema_and_a_key_that_it_does_not_name_is_a_fault(
-    told: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    document: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = told.partition(" ")[0]
+    name = document.partition(" ")[0]
     monkeypatch.chdir(tmp_path)
-    if told in PRINTED:
-        PRINTED[told](place)
+    if document in PRINTED:
+        PRINTED[document](place)
     else:
         named = {"IMAGE": place.image, "HOST": place.host, "PLAIN": place.folder / "plain", "NEW": tmp_path / "new"}
         named |= {"DOCKERFILE": place.folder / "Dockerfile"}

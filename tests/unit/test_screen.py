@@ -49,7 +49,7 @@ def rows(text: str) -> int:
     return sum(-(-len(line) // 80) or 1 for line in text.splitlines())
 
 
-def said(argv: list[str], capsys: Capture) -> str:
+def printed(argv: list[str], capsys: Capture) -> str:
     with contextlib.suppress(SystemExit):
         main(argv)
     captured = capsys.readouterr()
@@ -59,10 +59,10 @@ def said(argv: list[str], capsys: Capture) -> str:
 
 def held_to_a_screen(words: list[str], capsys: Capture) -> str:
     """Return what a command prints, which must have room on a screen with a line for the site that was taken and one for the prompt."""
-    text = said(words, capsys)
+    text = printed(words, capsys)
     if words[0] == "trial":
         shutil.rmtree("trial")
-    whole = said([*words, "--verbose"], capsys)
+    whole = printed([*words, "--verbose"], capsys)
     assert rows(text) <= 22, text
     if found := MORE.search(text):
         assert text.rstrip().endswith(found[0])
@@ -150,18 +150,18 @@ def test_a_stream_that_is_closed_changes_no_answer_and_no_file(place: Path) -> N
 
 
 @pytest.mark.usefixtures("place")
-def test_what_is_said_of_images_and_requests_has_room_on_a_screen(capsys: Capture) -> None:
+def test_answers_about_images_and_requests_fit_a_screen(capsys: Capture) -> None:
     for words in sampled(ANSWERS, 9):
         held_to_a_screen(words.split(), capsys)
     for words in DOCUMENTS:
-        said(words.split(), capsys)
+        printed(words.split(), capsys)
     catalogue = open_catalogue(os.environ)
     names = [*catalogue.layer_names(), *catalogue.recipe_names(), *site_names(os.environ)]
     for name in sampled(names, 12):
-        said(["show", name], capsys)
+        printed(["show", name], capsys)
 
 
-def test_what_is_said_of_every_log_has_room_on_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_answers_about_every_log_fit_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     logs = sorted((*(FIXTURES / "nccl").glob("*.log"), *(FIXTURES / "bandwidth").glob("*.out")))
     assert len(logs) > 50
@@ -217,7 +217,7 @@ def test_on_other_terminals_more_or_less_is_shown_and_json_is_whole(
     monkeypatch.chdir(FIXTURES / "nccl")
     monkeypatch.delenv("COLUMNS", raising=False)
     words = ["log", "rccl-2.16.5-rc38.log"]
-    narrow = MORE.search(said(words, capsys))
+    narrow = MORE.search(printed(words, capsys))
     assert narrow
     main([*words, "--json"])
     captured = capsys.readouterr()

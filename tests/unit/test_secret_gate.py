@@ -238,13 +238,13 @@ def test_no_command_repeats_a_secret_in_any_of_its_arguments(
                 code = main([*argv, *more] if "--" not in argv else [argv[0], *more, *argv[1:]])
             except SystemExit as error:
                 code = int(error.code or 0)
-            said = "".join(capsys.readouterr())
-            assert not leaked(said), (argv, said)
-            assert "known-of-the" not in said, (argv, said)
-            assert code in set(ExitCode), (argv, said)
+            output = "".join(capsys.readouterr())
+            assert not leaked(output), (argv, output)
+            assert "known-of-the" not in output, (argv, output)
+            assert code in set(ExitCode), (argv, output)
             seen.add(argv[0])
             if "://" in word:
-                assert code == ExitCode.BAD_INPUT, (argv, said)
+                assert code == ExitCode.BAD_INPUT, (argv, output)
     secrets_here.cache_clear()
     assert seen >= set(COMMANDS) - {"completion"}
 
@@ -263,9 +263,9 @@ def test_explain_does_not_repeat_what_an_argument_holds(
     ]:
         for words in (["explain", "--base", "a"], ["explain"], ["build", "--dry-run", "--base", "a"]):
             assert main([*words, *request, "--arg", f"b.{name}={value}"]) == ExitCode.BAD_INPUT
-            said = "".join(capsys.readouterr())
-            assert "looks like a secret" in said or "with a password" in said or "contains a password" in said
-            assert not leaked(said)
+            output = "".join(capsys.readouterr())
+            assert "looks like a secret" in output or "with a password" in output or "contains a password" in output
+            assert not leaked(output)
     assert main(["explain", "--base", "a", *request, "--arg", "b.TOKENIZER=fast"]) == ExitCode.GOOD
     for text in PUBLIC[:: 1 if EVERYTHING else 5]:
         assert main(["explain", "--base", "a", *request, "--arg", f"b.TEXT={text}"]) == ExitCode.GOOD, text
@@ -295,7 +295,7 @@ AS_IT_IS = {
     "cli/schema.py": "our own words",
 }
 """Results that other programs read: they are the same on standard output and in a file."""
-GATED = ("one_safe_line(", "json_text(", "count(", "error", "told", "ground.no_headers")
+GATED = ("one_safe_line(", "json_text(", "count(", "error", "a constant", "ground.no_headers")
 """What the gate returns, numbers, and errors, whose text has passed it."""
 OWN = ("texts", "self.prog", "answered", "nodes")
 
@@ -311,5 +311,5 @@ def test_what_cli_and_report_print_passes_the_gate() -> None:
             assert name not in {"sys.stdout.write", "sys.stderr.write"}, path
             parts = [part for text in call.args for part in getattr(text, "values", [text])] if name == "print" else []
             for part in parts:
-                told = ast.unparse(getattr(part, "value", part)) if not isinstance(part, ast.Constant) else "told"
-                assert told.startswith((*GATED, *OWN)), (path, ast.unparse(call))
+                text = ast.unparse(getattr(part, "value", part)) if not isinstance(part, ast.Constant) else "a constant"
+                assert text.startswith((*GATED, *OWN)), (path, ast.unparse(call))

@@ -123,7 +123,7 @@ def test_no_secret_is_in_any_file_or_stream(
         (["draft", "Dockerfile", "-o", f"drafted-{as_json}".lower()], {0}),
         (["build", *stack, "--add", "telling", "--definitions", "told"], {2}),
         (["cache", "ls"], {0}),
-        # what goes wrong tells no more
+        # what goes wrong reveals no more
         (["lock", *stack, "--offline", "-o", "a.lock"], {1, 2, 4}),
         (["lock", *stack, "-o", "b.lock"], {1, 4}),  # by the proxy, which does not answer
         (["lock", *stack, "--source", f"tool=https://me:{login}@host.test/x.tar.gz", "-o", "c.lock"], {2}),

@@ -113,7 +113,7 @@ def test_files_and_commands_of_an_image_are_read_and_never_run(
 def test_an_image_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "x.sif"
     file.write_bytes(b"x" * 4096)
-    source = HostFile.of_image(file)
+    source = HostFile.from_image(file)
     os.truncate(file, 10)
     with pytest.raises(ImageError, match="became shorter"):
         source.read_at(0, 4096)
@@ -307,7 +307,7 @@ def test_the_log_of_a_build_is_a_new_file(tmp_path: Path, kind: Callable[[Path, 
 
 
 @pytest.mark.threat
-def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_told(
+def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = os.umask(0o007)  # as on LUMI
@@ -459,10 +459,10 @@ def test_a_variable_of_a_layer_that_looks_like_a_secret_is_refused_and_not_repea
     words = ["--base", "a", "--add", "b", "--layers", str(layers)]
     for command in (["lock", "-o", str(tmp_path / "x.lock")], ["build", "--dry-run"]):
         assert main([command[0], *words, *command[1:]]) == ExitCode.BAD_INPUT
-        said = capsys.readouterr().err
-        assert f"b/layer.toml: {entry.partition(' ')[0]} in [environment] looks like a secret" in said
-        assert "give it to the job" in said
-        assert value not in said
+        message = capsys.readouterr().err
+        assert f"b/layer.toml: {entry.partition(' ')[0]} in [environment] looks like a secret" in message
+        assert "give it to the job" in message
+        assert value not in message
     assert not (tmp_path / "x.lock").exists()
 
 

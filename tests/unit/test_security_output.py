@@ -46,7 +46,7 @@ n1:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1 - Init START
 
 
 CHECKED = {"name", "status", "id", "agent", "have", "sentence", "version", "full_name", "sha256"}
-"""Fields whose text is ours, or was held against a pattern when it was read (catalog.layers.NAME, an id of a table)."""
+"""Fields whose text is ours, or was compared with a pattern when it was read (catalog.layers.NAME, an id of a table)."""
 
 
 def poisoned(value: Any, behind: str, depth: int = 0) -> Any:
@@ -208,7 +208,7 @@ def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
         reports.behind = " " + " ".join(SECRETS[position :: (2 if EVERYTHING else 6) * len(COMMANDS)])
         argv = command(words, world, as_json=as_json)
         main(argv)
-        said = re.sub(r'"script": ".*"', "", "".join(capsys.readouterr()))  # of a job: it says what its user said
-        shown += said.count(HIDDEN)
-        assert not leaked(said), (argv, [line for line in said.splitlines() if leaked(line)][:2])
+        output = re.sub(r'"script": ".*"', "", "".join(capsys.readouterr()))  # of a job: it says what its user said
+        shown += output.count(HIDDEN)
+        assert not leaked(output), (argv, [line for line in output.splitlines() if leaked(line)][:2])
     assert shown > 50

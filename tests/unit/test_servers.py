@@ -1,4 +1,4 @@
-"""Servers that would hold or fill us, and what is said to whom. They are real ones, on loopback."""
+"""Servers that would hold or fill us, and what is reported to whom. They are real ones, on loopback."""
 
 from __future__ import annotations
 

@@ -122,14 +122,14 @@ def test_each_site_is_shown_and_one_that_the_project_never_ran_on_is_marked(caps
     listed = {e["name"]: e for e in json.loads(capsys.readouterr().out)["entries"] if e["kind"] == "site"}
     for name in site_names(HOME):
         assert main(["show", name]) == ExitCode.GOOD
-        told = " ".join(capsys.readouterr().out.split())
-        assert find_site(name, HOME).title.split()[0] in told
+        output = " ".join(capsys.readouterr().out.split())
+        assert find_site(name, HOME).title.split()[0] in output
         assert main(["show", name, "--json"]) == ExitCode.GOOD
         data = json.loads(capsys.readouterr().out)
         assert (data["kind"], data["name"], name in listed) == ("site", name, True)
         if name != "generic":
             assert (find_site(name, HOME).status, listed[name]["status"]) == ("documented", "documented")
-            assert "never run anything on this machine" in told
+            assert "never run anything on this machine" in output
 
 
 def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_key(
@@ -137,9 +137,9 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
 ) -> None:
     (tmp_path / "mine.toml").write_text(MINE)
     assert main(["show", str(tmp_path / "mine.toml")]) == ExitCode.GOOD
-    told = capsys.readouterr().out
-    assert "GPU 0: 9-15; GPU 1: 1-7" in told
-    assert "gpu: up to 4 nodes, 1 h" in told
+    output = capsys.readouterr().out
+    assert "GPU 0: 9-15; GPU 1: 1-7" in output
+    assert "gpu: up to 4 nodes, 1 h" in output
     for old, new, fault in (
         (
             'name = "amdgpu 6.3"',
@@ -181,8 +181,8 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
         (tmp_path / "mine.toml").write_text(MINE.replace(old, new))
         words = ["explain", "--base", "rocm-6.4.4", "--site", str(tmp_path / "mine.toml")]
         assert main(words) == ExitCode.BAD_INPUT, new
-        told = capsys.readouterr().err
-        assert (fault in told, told.count("\n")) == (True, 1), told
+        output = capsys.readouterr().err
+        assert (fault in output, output.count("\n")) == (True, 1), output
 
 
 CARD = ["--base", "rocm-6.2.4", "--add", "vllm"]
@@ -196,7 +196,7 @@ def _nothing_names_a_machine(clean_home: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name, raising=False)
 
 
-def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def run_and_read(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     capsys.readouterr()
     code = main(words)
     out, err = capsys.readouterr()
@@ -204,14 +204,14 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 def test_the_cards_line_plans_the_plugin_and_the_fabric_for_lumi(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(["build", *CARD, "--dry-run"], capsys)
+    code, out, err = run_and_read(["build", *CARD, "--dry-run"], capsys)
     assert code == ExitCode.GOOD
     assert "would build rocm-6.2.4 + fabric-bundled + aws-ofi-nccl + pytorch + vllm for lumi, fabric bundled" in out
     assert err == (
         "lumiimg: newer: vllm 0.18.0 on rocm-7.0: lumiimg build --recipe lumi-vllm "
         "lumiimg: no --site given: assuming lumi"
     )
-    code, out, err = said(["explain", *CARD], capsys)
+    code, out, err = run_and_read(["explain", *CARD], capsys)
     assert (code, "fabric bundled, plugin aws-ofi-nccl" in out, "assuming lumi" in err) == (ExitCode.GOOD, True, True)
 
 
@@ -235,7 +235,7 @@ def test_the_option_comes_first_then_the_settings_the_machine_and_lumi(
         with pytest.MonkeyPatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
-            code, out, err = said(["explain", "--base", "rocm-6.4.4", "--fabric", "auto", *words], capsys)
+            code, out, err = run_and_read(["explain", "--base", "rocm-6.4.4", "--fabric", "auto", *words], capsys)
         assert (code, f"on {site}" in out) == (ExitCode.GOOD, True), because
         assert (because in err) if because else not err
 
@@ -249,7 +249,7 @@ def test_a_site_of_the_users_own_is_recognised_and_a_broken_one_hides_none(
     (folder / "ours.toml").write_text(f'title = "Ours"\nsource = "us"\ndate = 2026-11-24\narch = "gfx90a"\n{identity}')
     (folder / "broken.toml").write_text("title = 1\n")
     monkeypatch.setenv("CENTRE", "ours")
-    assert "lumiimg: site ours, as CENTRE is ours" in said(["explain", "--base", "rocm-6.4.4"], capsys)[2]
+    assert "lumiimg: site ours, as CENTRE is ours" in run_and_read(["explain", "--base", "rocm-6.4.4"], capsys)[2]
 
 
 def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
@@ -260,15 +260,15 @@ def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
     (image / "opt/rocm/.info").mkdir(parents=True)
     (image / "opt/rocm/.info/version").write_text("5.7.0-1\n")
     words = ["check", str(image), "--level", "static"]
-    code, out, err = said(words, capsys)
+    code, out, err = run_and_read(words, capsys)
     assert (code, err, "image.driver" in out) == (ExitCode.GOOD, "", False)
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "lumi")
-    code, out, err = said(words, capsys)
+    code, out, err = run_and_read(words, capsys)
     assert (code, "does not support it" in out) == (ExitCode.NO, True)
     assert err == "lumiimg: site lumi, as SLURM_CLUSTER_NAME is lumi (--site NAME for another)"
     # a snapshot is of another node than this
     node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"), host="x1")
-    assert "site lumi" not in said([*words, "--host", str(node)], capsys)[2]
+    assert "site lumi" not in run_and_read([*words, "--host", str(node)], capsys)[2]
 
 
 def test_a_short_name_is_the_newest_of_its_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +302,7 @@ def test_every_command_that_is_proposed_is_for_the_machine_in_force(
         ["drift", str(then), str(host), "--image", str(old), "--site", "frontier"],
     ):
         for site, words in (("frontier", []), (str(file), ["--site", str(file)])):
-            out = said([*line, *words], capsys)[1]
+            out = run_and_read([*line, *words], capsys)[1]
             proposed = re.findall(OF_A_MACHINE, out)
             assert proposed, out
             for one in proposed:
@@ -314,5 +314,5 @@ def test_settings_that_name_a_site_that_is_not_there_are_named(
 ) -> None:
     (clean_home / ".config/lumiimg").mkdir(parents=True)
     (clean_home / ".config/lumiimg/config.toml").write_text('site = "nosuch"\n')
-    code, _, err = said(["explain", "--base", "rocm-6.4.4"], capsys)
+    code, _, err = run_and_read(["explain", "--base", "rocm-6.4.4"], capsys)
     assert (code, "config.toml: names a site 'nosuch', which does not exist; known: alps" in err) == (2, True)

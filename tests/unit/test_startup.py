@@ -16,8 +16,8 @@ from lumiimg.host.import_calls import (
     Call,
     Counts,
     ImportBench,
+    ImportCost,
     ImportSource,
-    Startup,
     _bound,
     count,
     parse,
@@ -59,7 +59,7 @@ def test_each_module_is_opened_on_the_file_system_of_its_place(tmp_path: Path, c
     assert f"reaches it {shared['metadata']:,} {shared['opens']:,}" in " ".join(err.split())
 
 
-def test_what_will_not_do_is_told_in_one_line(tmp_path: Path, capsys: Capture) -> None:
+def test_what_will_not_do_is_reported_in_one_line(tmp_path: Path, capsys: Capture) -> None:
     needs("strace")
     (tmp_path / "folder").mkdir()
     venv.create(tmp_path / "venv", symlinks=True)
@@ -76,7 +76,7 @@ def test_what_will_not_do_is_told_in_one_line(tmp_path: Path, capsys: Capture) -
         assert err.count("\n") == 1
 
 
-def test_without_strace_it_is_said_what_is_missing(
+def test_without_strace_the_missing_program_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -101,8 +101,10 @@ a line that is none
     ] == bound
 
 
-def test_what_cannot_be_counted_is_said_and_no_number(capsys: Capture) -> None:
-    hidden = Startup("/p/b.sif", ImportSource.IMAGE, "/usr/t.py", "", "3.11.2", Counts(opens=95), None, "set-user-id")
+def test_what_cannot_be_counted_is_reported_and_no_number(capsys: Capture) -> None:
+    hidden = ImportCost(
+        "/p/b.sif", ImportSource.IMAGE, "/usr/t.py", "", "3.11.2", Counts(opens=95), None, "set-user-id"
+    )
     show(import_document(ImportBench("t", (hidden,))))
     out = capsys.readouterr().out
     assert "? not counted: set-user-id" in out

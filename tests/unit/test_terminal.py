@@ -57,7 +57,7 @@ def test_quiet_leaves_the_answer_in_one_line_and_the_exit_code(
         assert main([*words, "--quiet"]) == loud, words
         captured = capsys.readouterr()
         assert (captured.err, captured.out.count("\n")) == ("", 1), words
-        if "ldd" not in words:  # one file is told as a tree
+        if "ldd" not in words:  # one file is printed as a tree
             parts = captured.out.strip().split("; ")  # of how many ranks a log is, stands further down without --quiet
             assert all(part in whole for part in parts), "the same words as without --quiet"
 

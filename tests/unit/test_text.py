@@ -1,4 +1,4 @@
-"""Documents on a terminal: what is never cut, never broken, never said twice, and what is left out first."""
+"""Documents on a terminal: what is never cut, never broken, never printed twice, and what is left out first."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_screen_has_room_for_an_answer_and_loses_evidence_first(monkeypatch: p
     assert "\x1b" not in on_a_terminal(document, monkeypatch)
 
 
-def test_what_stands_above_already_is_not_said_again(capsys: Capture) -> None:
+def test_what_stands_above_already_is_not_printed_again(capsys: Capture) -> None:
     proof = "librccl-net.so: cannot open"
     item = Item(
         Severity.PROBLEM,
@@ -272,7 +272,7 @@ def test_of_groups_with_many_names_a_screen_has_each_with_its_reason_before_the_
     assert names[0][0] in text
 
 
-def test_what_verbose_has_beside_is_counted_and_nothing_where_it_has_no_more(capsys: Capture) -> None:
+def test_what_only_verbose_shows_is_counted_and_nothing_where_it_has_no_more(capsys: Capture) -> None:
     item = Item(Severity.PROBLEM, "not there", remedies=(Remedy("look"),))
     hidden = Item(Severity.INFO, "of no weight", verbose=True)
     for document, more in (
@@ -310,7 +310,7 @@ def test_of_images_with_one_headline_each_reason_stands_with_its_names(
         for name, why in reasons.items()
     ]
     document = images_document(
-        "check", ImageAnswers.of([*answers, ImageAnswer("z.sif", ExitCode.GOOD, "no obstacle found")])
+        "check", ImageAnswers.from_answers([*answers, ImageAnswer("z.sif", ExitCode.GOOD, "no obstacle found")])
     )
     for text in (on_a_terminal(document, monkeypatch, "dumb"), shown(capsys, document)):
         for name, why in reasons.items():
@@ -359,7 +359,7 @@ def test_a_stream_that_is_full_is_no_crash_and_standard_error_leaves_json_and_it
         assert done.stderr.splitlines()[-1] == b"lumiimg: No space left on device"
 
 
-def test_what_is_said_while_a_command_works_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_while_a_command_works_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -58,9 +58,9 @@ def test_any_text_of_the_size_of_a_lock_takes_seconds_and_little_memory() -> Non
         [sys.executable, "-c", _CHILD], input="\0".join(texts), capture_output=True, text=True, check=False
     )
     assert child.returncode == 0, child.stderr[-2000:]
-    said = child.stdout.splitlines()
-    assert [line.partition(" ")[0] for line in said] == ["read", *("refused:" for _ in _TEXTS)]
-    assert max(map(len, said)) < 500
+    output = child.stdout.splitlines()
+    assert [line.partition(" ")[0] for line in output] == ["read", *("refused:" for _ in _TEXTS)]
+    assert max(map(len, output)) < 500
 
 
 def _between(begin: str, end: str, *pieces: str) -> st.SearchStrategy[str]:

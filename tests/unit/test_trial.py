@@ -179,8 +179,8 @@ DIED = on_nodes(group(), run="failed: a rank died")
 
 
 def test_a_node_as_lumi_is_described_agrees_with_every_claim_about_it() -> None:
-    told = case(NODE, replace(NODE, node="nid005002"))
-    found = {name: told.measured(one).outcome(one) for name, one in CLAIMS.items() if one.step == NODES}
+    results = case(NODE, replace(NODE, node="nid005002"))
+    found = {name: results.measured(one).outcome(one) for name, one in CLAIMS.items() if one.step == NODES}
     assert found.pop("site.path:/pfs") is ClaimOutcome.DIFFERS
     on_paths = {name for name in found if name.startswith("site.path:")} - {"site.path:/scratch"}
     assert {found.pop(name) for name in on_paths} == {ClaimOutcome.UNMEASURED}, "the node was not asked"
@@ -212,15 +212,15 @@ OF_NODES = [
     *((key, looks, None, ClaimOutcome.UNMEASURED)
       for key in ("libfabric", "cores", "gpus") for looks in ((NODE, BLIND), (BLIND, NODE), (NODE,))),
 ]  # fmt: skip
-"""Key of the claim, what the nodes show, what is said of it (None: whatever), and the outcome."""
+"""Key of the claim, what the nodes show, what is reported of it (None: whatever), and the outcome."""
 
 
 def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_open() -> None:
-    for key, looks, said, kind in OF_NODES:
+    for key, looks, expected, kind in OF_NODES:
         one = CLAIMS[f"site.{key}"]
         read = case(*looks).measured(one)
         assert read.outcome(one) is kind, (key, looks, read)
-        assert said is None or said == (read.why if read.value is None else read.value), (key, looks, read)
+        assert expected is None or expected == (read.why if read.value is None else read.value), (key, looks, read)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_a_copy_of_what_a_node_shows_is_no_second_node(tmp_path: Path) -> None:
 
 
 def test_partitions_and_mpi_are_those_of_slurm() -> None:
-    told = case(slurm=SlurmFacts({"standard-g": "48", "small-g": "24"}, {"none": "there", "pmi2": "there"}))
-    found = {name: told.measured(one) for name, one in CLAIMS.items() if one.step == SLURM}
+    results = case(slurm=SlurmFacts({"standard-g": "48", "small-g": "24"}, {"none": "there", "pmi2": "there"}))
+    found = {name: results.measured(one) for name, one in CLAIMS.items() if one.step == SLURM}
     judged = {name: (read.value, read.outcome(CLAIMS[name]).value) for name, read in found.items()}
     assert judged == {
         "site.partition:standard-g": ("48", "same"),
@@ -362,7 +362,7 @@ CHANGED = [
 ]
 
 
-def test_a_variable_is_judged_against_the_run_that_had_what_jobs_have() -> None:
+def test_a_variable_is_compared_with_the_run_that_had_what_jobs_have() -> None:
     for predicted, now, again, begins, kind in CHANGED:
         one = claim("without:X", predicted, "image-1.without.X")
         alike = ran(again) if again is not None else DIED
@@ -417,9 +417,9 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     assert f"sbatch -p dev-g --gpus-per-node=8 {place}/job.sh" in printed.err
     assert sorted(path.name for path in place.rglob("*")) == [".lock", "job.sh", "jobs", "nodes", "plan.json", "steps"]
     assert main(["trial", "report", str(place)]) == ExitCode.UNDECIDED
-    said = capsys.readouterr().out
-    assert "no claim was judged" in said
-    assert f"lumiimg trial run {place}" in said
+    output = capsys.readouterr().out
+    assert "no claim was judged" in output
+    assert f"lumiimg trial run {place}" in output
     assert main(["trial", "run", str(place)]) == 0, "what is left"
     assert f"sbatch -p dev-g --gpus-per-node=8 {place}/job.sh" in capsys.readouterr().out
     made = TrialFolder(place).plan()
@@ -427,8 +427,8 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     # harm that was seen in jobs of frameworks is not predicted of an all-reduce
     assert claims["image-1.with:NCCL_MIN_NCHANNELS=32"].predicted is None
     assert claims["image-1.without:NCCL_SOCKET_IFNAME"].predicted == "no change"
-    looked_up = [one for one in made.claims if "lumiimg check" not in one.source]
-    undated = {one.id for one in looked_up if not one.date}
+    referenced = [one for one in made.claims if "lumiimg check" not in one.source]
+    undated = {one.id for one in referenced if not one.date}
     assert undated == {"image-1.alike", "image-1.socket.network"}, "those are of no source with a date"
     # each can be read of what no step has printed, of nodes that show nothing, and of a step that printed nothing
     nothing = NodeFacts(node="n")
@@ -497,8 +497,8 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
 # -- the folder, jobs and time
 
 
-def ended(*, timed_out: bool = False, said: str = "") -> Completed:
-    return Completed(("x",), -15 if timed_out else 0, said, 1.0, timed_out=timed_out)
+def ended(*, timed_out: bool = False, output: str = "") -> Completed:
+    return Completed(("x",), -15 if timed_out else 0, output, 1.0, timed_out=timed_out)
 
 
 def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -760,14 +760,14 @@ def test_the_file_to_share_names_no_person_project_node_or_folder(
     place = tmp_path_factory.mktemp("t") / "trial"
     folder = TrialFolder(place)
     home = f"/users/{user}"
-    said = f"{node}: {home}/env/lib/librccl.so.1 of {user} in {place}/x, /scratch/{project}/{user}/i.sif, {project}"
-    one = claim("rccl", f"/scratch/{project}/{user}/x.so", "image-1.probe", also=(said,))
-    made = plan(one, claim("alike", "all the same", "image-1.probe"), replace(CLAIMS["site.libfabric"], source=said))
+    message = f"{node}: {home}/env/lib/librccl.so.1 of {user} in {place}/x, /scratch/{project}/{user}/i.sif, {project}"
+    one = claim("rccl", f"/scratch/{project}/{user}/x.so", "image-1.probe", also=(message,))
+    made = plan(one, claim("alike", "all the same", "image-1.probe"), replace(CLAIMS["site.libfabric"], source=message))
     folder.make(made)
-    printed = json_text("check-nodes", on_nodes(group(libraries=(f"{home}/librccl.so.1",), differs=(said,))))
+    printed = json_text("check-nodes", on_nodes(group(libraries=(f"{home}/librccl.so.1",), differs=(message,))))
     folder.output_file("image-1.probe").write_text(printed)
-    folder.keep(StepResult(step="image-1.probe", ending=Ending.DONE, said=(said,)))
-    folder.keep(StepResult(step=NODES, ending=Ending.FAILED, said=(said,)))
+    folder.keep(StepResult(step="image-1.probe", ending=Ending.DONE, said=(message,)))
+    folder.keep(StepResult(step=NODES, ending=Ending.FAILED, said=(message,)))
     (folder.nodes / "node-x.facts.json").write_text(json.dumps(encode(replace(NODE, node=node))))
     report = report_of(folder, made, {"USER": user, "HOME": home, "SLURM_JOB_ACCOUNT": project})
     text = json_text("trial", report)
@@ -821,10 +821,10 @@ def test_a_real_trial_becomes_entries_and_facts_once_and_what_differs_is_printed
     tmp_path: Path, data: dict[str, Path]
 ) -> None:
     file = shared(tmp_path)
-    said = [*taken_in.take_in(file, **data)]
-    assert any(line.endswith(": run") for line in said)
-    assert "lumi.toml: ROCm 6.2.4 runs there" in said
-    (differs,) = [line for line in said if line.startswith("to correct: libfabric of the nodes: predicted 1.22.0")]
+    reported = [*taken_in.take_in(file, **data)]
+    assert any(line.endswith(": run") for line in reported)
+    assert "lumi.toml: ROCm 6.2.4 runs there" in reported
+    (differs,) = [line for line in reported if line.startswith("to correct: libfabric of the nodes: predicted 1.22.0")]
     assert differs.endswith("measured 2.1.0")
     site = find_site(str(data["sites"] / "lumi.toml"), {})
     assert site.driver is not None
@@ -834,8 +834,8 @@ def test_a_real_trial_becomes_entries_and_facts_once_and_what_differs_is_printed
     [*taken_in.take_in(file, **data)]
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
     # what ran on another driver is no fact of the site's
-    said = [*taken_in.take_in(shared(tmp_path / "other", driver_there="6.14.14"), **data)]
-    assert not [line for line in said if line.endswith("runs there")]
+    reported = [*taken_in.take_in(shared(tmp_path / "other", driver_there="6.14.14"), **data)]
+    assert not [line for line in reported if line.endswith("runs there")]
 
 
 def test_claims_of_a_site_that_were_tried_on_another_machine_are_not_taken_in(

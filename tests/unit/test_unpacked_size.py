@@ -88,5 +88,5 @@ def test_real_software_and_files_of_several_names_are_not_refused(root: Path, tm
     for number in range(300):
         (root / f"{number}").hardlink_to(root / "data")
     require_room(squashed(root, tmp_path / "links.sqfs"), tmp_path)
-    (root / "text").write_text("import torch\n" * MIB)  # packed to a hundredth by itself
+    (root / "text").write_text("import torch\n" * MIB)  # packed to a hundredth alone
     require_room(squashed(root, tmp_path / "text.sqfs"), tmp_path)

@@ -150,9 +150,11 @@ def test_an_image_of_another_format_is_refused_by_name_and_stays(
         plan = json.dumps({"format": number, "lumiimg": "x.y", "layers": 7}).encode()
         image = made_sif(tmp_path / "root", written / "other.sif", plan)
         digest = hashlib.sha256(image.read_bytes()).hexdigest()
-        told = rf"has format {number}, written by lumiimg x\.y; this one reads 3; use that lumiimg, or build it again"
-        refused(capsys, ["show", "other.sif"], told)
-        refused(capsys, ["rebuild", "other.sif", "-o", "x.sif"], told)
+        expected = (
+            rf"has format {number}, written by lumiimg x\.y; this one reads 3; use that lumiimg, or build it again"
+        )
+        refused(capsys, ["show", "other.sif"], expected)
+        refused(capsys, ["rebuild", "other.sif", "-o", "x.sif"], expected)
         assert hashlib.sha256(image.read_bytes()).hexdigest() == digest
 
 
@@ -173,9 +175,9 @@ def modules(written: Path) -> tuple[Path, Path, dict[str, Any]]:
 def test_a_module_is_replaced_by_one_for_the_same_image(
     modules: tuple[Path, Path, dict[str, Any]], tmp_path: Path, capsys: Capture
 ) -> None:
-    folder, record, said = modules
+    folder, record, reported = modules
     image = fabric_builder.image(tmp_path / "root")
-    record.write_text(json.dumps(said | {"image": str(image)}))
+    record.write_text(json.dumps(reported | {"image": str(image)}))
     assert main(module(folder, image)) == ExitCode.GOOD
     refused(capsys, module(folder, fabric_builder.image(tmp_path / "another")), "is for another image")
 
@@ -183,9 +185,9 @@ def test_a_module_is_replaced_by_one_for_the_same_image(
 def test_a_module_of_a_newer_lumiimg_stays_also_with_force(
     modules: tuple[Path, Path, dict[str, Any]], tmp_path: Path, capsys: Capture
 ) -> None:
-    folder, record, said = modules
+    folder, record, reported = modules
     image = fabric_builder.image(tmp_path / "root")
-    record.write_text(json.dumps(said | {"schema": 9}))
+    record.write_text(json.dumps(reported | {"schema": 9}))
     before = contents(folder)
     for words in ([], ["--force"]):
         refused(capsys, module(folder, image, *words), r"was written by a newer lumiimg \(schema 9\); use that lumiimg")

@@ -21,7 +21,7 @@ from lumiimg.fetch.mirrors import parse_mirrors
 from lumiimg.fetch.store import Sources, Store
 from lumiimg.host.python_process import start_process
 from lumiimg.image import open_image
-from lumiimg.resolve.venv import RECORD, VenvRecord, mark_of, open_venv, with_venv
+from lumiimg.resolve.venv import RECORD, VenvRecord, image_fingerprint, open_venv, with_venv
 from tests.shared import fabric_builder
 from tests.shared.elf_builder import library
 from tests.shared.programs import squashed
@@ -56,7 +56,9 @@ def venv_at(folder: Path, image: Path | None, *, python_version: str = "3.12", m
     (folder / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
     dist(folder / f"lib/python{python_version}/site-packages", "einops-0.8.1")
     if image is not None:
-        record = VenvRecord(str(image), mark_of(image), python_version, made_beside, ("einops",), {"einops": "0.8.1"})
+        record = VenvRecord(
+            str(image), image_fingerprint(image), python_version, made_beside, ("einops",), {"einops": "0.8.1"}
+        )
         (folder / RECORD).write_text(to_json(record))
     return folder
 
@@ -166,13 +168,15 @@ def test_a_job_with_packages_of_another_python_is_refused_with_both(
     assert "x.example" not in error
 
 
-def test_a_job_says_what_else_stands_against_the_environment(image: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_job_says_what_else_blocks_the_environment(image: Path, tmp_path: Path, capsys: Capture) -> None:
     other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
     script(image, venv_at(tmp_path / "a", other))
     assert "made for another image" in " ".join(capsys.readouterr().out.split())
     script(image, venv_at(tmp_path / "b", image, made_beside="2.7.1+rocm6.3"))
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"another image, {image} (a folder, torch 2.7.1+rocm6.3); this is {image} (a folder, torch {TORCH})" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"another image, {image} (a folder, torch 2.7.1+rocm6.3); this is {image} (a folder, torch {TORCH})" in output
+    )
     own = venv_at(tmp_path / "c", image)
     dist(own / SITE, "torch-2.9.0")
     script(image, own)
@@ -224,7 +228,7 @@ def test_a_check_names_both_images_and_both_pythons(image: Path, tmp_path: Path,
     other = packed(image_at(tmp_path / "other"), tmp_path / "other.sqsh")
     found = findings(image, venv_at(tmp_path / "a", other), capsys, ExitCode.UNDECIDED)
     assert found["program.venv-image"] == (
-        f"unknown a was made for another image, {other} ({(mark_of(other) or '')[:12]}, torch {TORCH}); "
+        f"unknown a was made for another image, {other} ({(image_fingerprint(other) or '')[:12]}, torch {TORCH}); "
         f"this is {image} (a folder, torch {TORCH})"
     )
     found = findings(image, venv_at(tmp_path / "b", image, python_version="3.11"), capsys, ExitCode.NO)
@@ -284,7 +288,7 @@ def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "shown"),
     [
         ("torch==2.9.0", f"this-image depends on torch=={TORCH} and torch==2.9.0"),
         ("old", "numpy<2"),
@@ -299,14 +303,14 @@ def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     ],
 )
 def test_what_the_image_has_is_never_replaced(
-    line: str, said: str, world: World, image: Path, tmp_path: Path, capsys: Capture
+    line: str, shown: str, world: World, image: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "r.txt").write_text(f"{line}\n")
     output = tmp_path / "env.sqsh"
     words = ["venv", str(image), "-r", str(tmp_path / "r.txt"), "-o", str(output), *world.mirrors]
     assert main(words) == ExitCode.NO
     (refusal,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("lumiimg:")]
-    assert said in refusal
+    assert shown in refusal
     assert not output.exists()
 
 
@@ -343,9 +347,9 @@ def test_an_engine_that_starts_no_container_has_the_hint_that_check_has(
 ) -> None:
     engine = tmp_path / "programs/apptainer"
     engine.parent.mkdir()
-    said = "ERROR  : Requesting capability set 0x1ffff while permitted capability set is 0x1fffe"
+    message = "ERROR  : Requesting capability set 0x1ffff while permitted capability set is 0x1fffe"
     engine.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5 && exit\necho "{said}" >&2\nexit {code}\n'
+        f'#!/bin/sh\n[ "$1" = --version ] && echo apptainer version 1.4.5 && exit\necho "{message}" >&2\nexit {code}\n'
     )
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{engine.parent}:/usr/bin:/bin")
@@ -363,12 +367,12 @@ def test_what_pip_says_is_not_met_ends_it_where_it_is_of_what_was_put_in(tmp_pat
     )
     pip = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
     env = {"PYTHONPATH": str(tmp_path)}
-    said = subprocess.run(pip, env=env, capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(pip, env=env, capture_output=True, text=True, check=False).stdout
     there = _Listing("3.12", {"mine": "1.0", "other": "1.0"})
     for name, is_refused in (("mine", True), ("other", False)):
         record = VenvRecord("/x.sif", None, "3.12", None, (name,), {name: "1.0"})
         with pytest.raises(FailedError, match="requires nowhere-at-all") if is_refused else nullcontext():
-            _refuse_wrong(record, _Listing("3.12", {}), there, said)
+            _refuse_wrong(record, _Listing("3.12", {}), there, output)
 
 
 def test_what_is_replaced_on_purpose_is_named_and_goes_with_what_the_image_has(
@@ -380,11 +384,11 @@ def test_what_is_replaced_on_purpose_is_named_and_goes_with_what_the_image_has(
     (tmp_path / "mine-2.0.dist-info/METADATA").write_text("Name: Mine\nVersion: 2.0\n")
     pip = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
     env = {"PYTHONPATH": str(tmp_path)}
-    said = subprocess.run(pip, env=env, capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(pip, env=env, capture_output=True, text=True, check=False).stdout
     before, after = (_Listing("3.12", {"mine": version, "of-image": "1.0"}) for version in ("1.0", "2.0"))
     record = VenvRecord("/x.sif", None, "3.12", None, (), {"mine": "2.0"}, {"mine": "1.0"})
     with pytest.raises(FailedError, match=r"of-image 1\.0 has requirement Mine<2, but you have mine 2\.0"):
-        _refuse_wrong(record, before, after, said)
+        _refuse_wrong(record, before, after, output)
     _refuse_wrong(record, before, after, "")
     words = ["venv", str(image), "-o", str(tmp_path / "x.sqsh"), *world.mirrors]
     assert main([*words, "--replace", "torch==2.9.0"]) == ExitCode.NO
@@ -412,8 +416,8 @@ def test_nothing_is_overwritten(image: Path, tmp_path: Path, capsys: Capture) ->
 
 def test_an_image_without_a_python_or_no_image_is_refused(tmp_path: Path, capsys: Capture) -> None:
     bare = fabric_builder.image(tmp_path / "bare")
-    for path, said in ((bare, "has no Python"), (tmp_path / "none.sif", "cannot be opened")):
+    for path, expected in ((bare, "has no Python"), (tmp_path / "none.sif", "cannot be opened")):
         assert main(["venv", str(path), "einops", "-o", str(tmp_path / "x.sqsh")]) == ExitCode.BAD_INPUT
-        assert said in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
     with pytest.raises(BadInputError, match="is not a Python environment"):
         open_venv(bare)

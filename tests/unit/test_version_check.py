@@ -1,4 +1,4 @@
-"""The version check by itself: what it calls an error, a warning, or nothing (glibc elf/dl-version.c)."""
+"""The version check alone: what it calls an error, a warning, or nothing (glibc elf/dl-version.c)."""
 
 from __future__ import annotations
 

@@ -109,10 +109,10 @@ def chosen(
 def refusal(world: World, tmp_path: Path, *layers: Mapping[str, Any], until: dt.date | None = None) -> str:
     with pytest.raises(LumiimgError) as caught:
         chosen(world, tmp_path, *layers, until=until)
-    said = str(caught.value)
-    assert said.isprintable()
-    assert len(said) < 1200
-    return said
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1200
+    return message
 
 
 @pytest.mark.threat
@@ -175,7 +175,7 @@ def test_an_index_that_is_down_as_of_an_earlier_day_is_no_other_lock(world: Worl
     assert "egg" in refusal(world, tmp_path, old, until=dt.date(2026, 9, 1))
 
 
-def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_said(
+def test_an_index_without_times_of_upload_is_used_without_the_date_and_that_is_reported(
     world: World, tmp_path: Path
 ) -> None:
     lines: list[str] = []
@@ -206,13 +206,13 @@ def test_what_was_withdrawn_is_taken_where_it_is_pinned_and_named_where_it_is_re
     world.yanked = ("egg 2.0",)
     assert chosen(world, tmp_path, SNAKE)["snake"]["egg"] == "1.5"
     assert chosen(world, tmp_path, {"name": "a", "version": "1", "pins": ("egg==2.0",)})["a"]["egg"] == "2.0"
-    said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>1.5",)})
-    assert "egg>1.5" in said
-    assert "yanked" in said
+    message = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>1.5",)})
+    assert "egg>1.5" in message
+    assert "yanked" in message
     world.down = ("yolk",)
-    said = refusal(world, tmp_path / "new", SNAKE)
-    assert f"{world.url}/pypi/simple/yolk/" in said
-    assert "500" in said
+    message = refusal(world, tmp_path / "new", SNAKE)
+    assert f"{world.url}/pypi/simple/yolk/" in message
+    assert "500" in message
 
 
 @pytest.mark.threat
@@ -222,11 +222,11 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
     monkeypatch.setattr(
         "tests.shared.world.metadata_of", lambda *_: "Metadata-Version: 2.1\nName: yolk\nVersion: 2.0\n"
     )
-    said = refusal(world, tmp_path, {"name": "a", "version": "1", "pins": ("egg==2.0",)})
-    assert "Package metadata name `yolk` does not match given name `egg`" in said
+    message = refusal(world, tmp_path, {"name": "a", "version": "1", "pins": ("egg==2.0",)})
+    assert "Package metadata name `yolk` does not match given name `egg`" in message
 
 
-def settled(*files: str, urls: Sequence[str] = ()) -> LockedSource:
+def chosen_wheel(*files: str, urls: Sequence[str] = ()) -> LockedSource:
     """Return the wheel that is taken of what uv says of egg 1.0."""
     wheels = (uv.LockedWheel(url, {"sha256": DIGEST}) for url in urls or [f"https://h.test/{file}" for file in files])
     return python_project._wheel(uv.LockedPackage("egg", "1.0", tuple(wheels)), UBUNTU)
@@ -237,7 +237,7 @@ def test_a_link_with_a_login_or_a_key_gets_into_no_lock() -> None:
     file = "egg-1.0-py3-none-any.whl"
     for url in (f"http://me:word@127.0.0.1/{file}", f"https://h.test/{file}?X-Amz-Signature=abcd"):
         with pytest.raises(BadInputError) as caught:
-            settled(file, urls=[url])
+            chosen_wheel(file, urls=[url])
         assert "word" not in str(caught.value).replace("password", "")
         assert "abcd" not in str(caught.value)
 
@@ -253,7 +253,7 @@ def test_a_file_name_that_is_not_a_safe_one_of_this_project_is_passed_over() -> 
         "egg-1.0-cp39-cp39-manylinux_2_28_x86_64.whl",
     ):
         with pytest.raises(FailedError, match=r"no wheel of egg 1\.0 for Python 3\.12"):
-            settled(file)
+            chosen_wheel(file)
 
 
 @pytest.mark.threat
@@ -261,8 +261,8 @@ def test_an_index_with_tls_does_not_lead_to_a_wheel_without(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_project._Project, "is_plain", False)
-    said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
-    assert "has a link without TLS, which is not followed: http://127.0.0.1" in said
+    message = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
+    assert "has a link without TLS, which is not followed: http://127.0.0.1" in message
 
 
 def test_uv_vouches_for_an_index_by_the_certificate_that_counts_for_all_else(
@@ -277,10 +277,10 @@ def test_uv_vouches_for_an_index_by_the_certificate_that_counts_for_all_else(
         monkeypatch.setattr(python_project, "_index_of", lambda _, indexes, __: indexes[0])
         for name in bundles:
             monkeypatch.setenv(name, str(ANOTHER))
-        said = refusal(world, tmp_path / "again", pinned)
-        assert "invalid peer certificate" in said
-        assert "try again" not in said
-        assert "SSL_CERT_FILE" in said
+        message = refusal(world, tmp_path / "again", pinned)
+        assert "invalid peer certificate" in message
+        assert "try again" not in message
+        assert "SSL_CERT_FILE" in message
 
 
 def test_the_closest_tag_wins_and_then_the_build_number() -> None:
@@ -291,7 +291,7 @@ def test_the_closest_tag_wins_and_then_the_build_number() -> None:
         "egg-1.0-9-cp312-cp312-manylinux_2_17_x86_64.whl",
         "egg-1.0-9-cp313-cp313-manylinux_2_28_x86_64.whl",
     ]
-    assert (settled(*names).file, settled(*names).sha256) == (names[2], DIGEST)
+    assert (chosen_wheel(*names).file, chosen_wheel(*names).sha256) == (names[2], DIGEST)
 
 
 @pytest.mark.threat
@@ -308,8 +308,8 @@ def test_an_index_that_goes_on_for_ever_ends_with_its_time_or_its_memory(
             yield b'<a href="egg-1.0-py3-none-any.whl">egg</a>' * 2000
 
     with listening(lambda _: Reply(200, page(), {"Content-Type": "text/html"})) as world.url:
-        said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
-    assert re.match(r"uv crashed with status \d+; it may use 0 GiB of memory; check that the machine or job ", said)
+        message = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg",)})
+    assert re.match(r"uv crashed with status \d+; it may use 0 GiB of memory; check that the machine or job ", message)
 
 
 def test_uv_is_the_one_beside_lumiimg_or_on_path_and_none_out_of_a_cache(
@@ -329,19 +329,21 @@ def test_uv_is_the_one_beside_lumiimg_or_on_path_and_none_out_of_a_cache(
 # --- what uv says
 
 
-def test_what_does_not_go_together_is_said_in_uvs_words_with_the_layers_by_their_names(
+def test_what_does_not_go_together_is_reported_in_uvs_words_with_the_layers_by_their_names(
     world: World, tmp_path: Path
 ) -> None:
     world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z"}
     old = {"name": "old", "version": "1.5", "requires": ("egg<2",)}
-    said = refusal(world, tmp_path, old, {"name": "new", "version": "2", "requires": ("egg>=2",)})
-    assert said.startswith("no solution: Because")
+    message = refusal(world, tmp_path, old, {"name": "new", "version": "2", "requires": ("egg>=2",)})
+    assert message.startswith("no solution: Because")
     for part in ("layer-old==1.5", "egg<2", "layer-new", "egg>=2"):
-        assert part in said
-    assert said.endswith("; ask for another release")
+        assert part in message
+    assert message.endswith("; ask for another release")
     # a date is hinted at only where it left something out
-    said = refusal(world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>=2",)}, until=dt.date(2026, 3, 1))
-    assert "uploads after 2026-03-01 are excluded: use another date with --exclude-newer" in said
+    message = refusal(
+        world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>=2",)}, until=dt.date(2026, 3, 1)
+    )
+    assert "uploads after 2026-03-01 are excluded: use another date with --exclude-newer" in message
     assert "exclude-newer" not in refusal(world, tmp_path, old, {**SNAKE, "requires": ("egg>=2",)})
 
 
@@ -383,7 +385,7 @@ cuda = ["nvidia-ham @ https://h.test/ham"]
 @pytest.mark.threat
 def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path) -> None:
     rocm, project = "requirements/rocm.txt", "pyproject.toml[cuda]"
-    for file, text, said in (
+    for file, text, expected in (
         (
             rocm,
             "egg\n--extra-index-url https://h.test\n",
@@ -405,7 +407,7 @@ def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path)
     ):
         with pytest.raises(FailedError) as caught:
             read(tmp_path, {file.partition("[")[0]: text}, file=file)
-        assert said in str(caught.value)
+        assert expected in str(caught.value)
         assert str(caught.value).isprintable(), text
     whole = archive_of({"requirements/x.txt": "x"})
     for data in (b"", b"archive of nothing", b"\x1f\x8b\x08\0\0\0\0\0\0\0\0\0", whole[:-20]):
@@ -430,10 +432,10 @@ def test_the_general_index_is_the_one_that_is_named_else_pips(tmp_path: Path) ->
     config.write_text("[global]\nindex-url = https://files.example/simple\n")
     plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_CONFIG_FILE": str(config)}
     assert general_index(Mirrors({}), plain) == "https://files.example/simple"
-    told = {**plain, "PIP_INDEX_URL": "https://variable.example/very-long/path-of/an-index/simple"}
-    assert general_index(Mirrors({}), told) == told["PIP_INDEX_URL"]
+    variables = {**plain, "PIP_INDEX_URL": "https://variable.example/very-long/path-of/an-index/simple"}
+    assert general_index(Mirrors({}), variables) == variables["PIP_INDEX_URL"]
     assert general_index(Mirrors({"https://files.example": "http://near"}), plain) == "http://near/simple"
-    assert general_index(Mirrors({"pypi": "https://named.example/simple"}), told) == "https://named.example/simple"
+    assert general_index(Mirrors({"pypi": "https://named.example/simple"}), variables) == "https://named.example/simple"
     with pytest.raises(BadInputError, match="contains a password") as caught:
         general_index(Mirrors({}), {**plain, "PIP_INDEX_URL": "https://me:hunter2@x.example/simple"})
     assert "hunter2" not in str(caught.value)

@@ -38,7 +38,7 @@ _PLUGIN = Path(__file__).parents[2] / "tests/engine/standin"
 
 
 class Archives:
-    """Made when they are asked for, and kept in a folder."""
+    """Made when they are asked for, and stored in a folder."""
 
     def __init__(self, index: PackageIndex, folder: Path) -> None:
         self._index = index
@@ -85,7 +85,7 @@ class Archives:
             return
         files = {path: data.replace(b"@VERSION@", version.encode()) for path, data in _own(name).items()}
         for project, within in STAND_INS[name].get("sdist", {}).items():
-            real = content_of(self._sdist(project, version))
+            real = archive_files(self._sdist(project, version))
             files = {f"{within}{path}": data for path, data in real.items()} | files
         for ending, within in STAND_INS[name].get("wheel", {}).items():
             project = ending.partition("-")[0]
@@ -112,7 +112,7 @@ def packed(top: str, files: Mapping[str, bytes]) -> bytes:
     return gzip.compress(out.getvalue(), 1, mtime=0)
 
 
-def content_of(archive: Path) -> dict[str, bytes]:
+def archive_files(archive: Path) -> dict[str, bytes]:
     """Return the files of a `.tar.gz` by path below its top folder."""
     found = {}
     with tarfile.open(archive) as opened:

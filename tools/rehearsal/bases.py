@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from lumiimg.core.errors import FailedError, MissingHereError
 from lumiimg.fetch.mirrors import apt_mirror
-from tools.rehearsal.archives import content_of
+from tools.rehearsal.archives import archive_files
 from tools.rehearsal.index import requires
 from tools.rehearsal.server import StandInImage
 
@@ -75,7 +75,7 @@ def pythons(environment: dict[str, str] | None = None) -> dict[str, Path]:
 
 
 class Bases:
-    """Stand-ins, made when they are asked for, and kept in a folder; Debian and Pythons, which no tool here changes, in another."""
+    """Stand-ins, made when they are asked for, and stored in a folder; Debian and Pythons, which no tool here changes, in another."""
 
     def __init__(self, real: Path, folder: Path, index: PackageIndex, torch: dict[str, list[Path]]) -> None:
         self._real = real
@@ -160,7 +160,7 @@ class Bases:
         return target
 
     def _binding(self) -> dict[str, bytes]:
-        return content_of(self._index.file("amdsmi", "-7.0.0.tar.gz"))
+        return archive_files(self._index.file("amdsmi", "-7.0.0.tar.gz"))
 
     def _environment(self, place: str, base: Layer) -> Path:
         """Return the torch of a base, with its triton and what they require, in the environment where the base has it."""
@@ -188,7 +188,7 @@ class Bases:
 
 
 def _run(words: list[str | Path]) -> None:
-    """Run a program. Raises FailedError with the last that it said."""
+    """Run a program. Raises FailedError with its last line."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
     if done.returncode:
         raise FailedError(f"{words[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")

@@ -35,7 +35,7 @@ _CUDA = {
 
 
 class Headers:
-    """Of the package index, kept in a folder."""
+    """Of the package index, stored in a folder."""
 
     def __init__(self, index: PackageIndex, folder: Path) -> None:
         self._index = index

@@ -46,7 +46,7 @@ class PackageIndex:
         return requires(self.file(project, smallest["filename"]))
 
     def file(self, project: str, ending: str) -> Path:
-        """Return a file of a project: the one whose name ends so, held against the digest of the index."""
+        """Return a file of a project: the one whose name ends so, compared with the digest of the index."""
         for url, file in self._files(project):
             if not file["filename"].endswith(ending):
                 continue

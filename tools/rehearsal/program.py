@@ -39,13 +39,13 @@ class Program:
     """Folders of layers that are searched first."""
 
     def lock(self, plan: Plan, name: str) -> str:
-        """Lock a plan; return what stands against it, or nothing."""
+        """Lock a plan; return the obstacle, or nothing."""
         target = self.folder / f"{name}.lock"
         target.unlink(missing_ok=True)
         return self._run(["lock", *self._words(plan), "-o", str(target), "--quiet"])
 
     def build(self, plan: Plan, name: str, more: Sequence[str]) -> str:
-        """Build a plan, with more words; return what stands against it, or nothing. The image does not stay."""
+        """Build a plan, with more words; return the obstacle, or nothing. The image does not stay."""
         target = self.folder / f"{name}.sif"
         log = target.with_name(f"{target.name}.log")
         how = ["-o", str(target), "--force", "--quiet"]
@@ -80,6 +80,6 @@ class Program:
             )
         except subprocess.TimeoutExpired:
             return f"{words[0]} did not end within {_LIMIT_S} s"
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in said if line.startswith("lumiimg: ")] or said[-1:]
+        message = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in message if line.startswith("lumiimg: ")] or message[-1:]
         return "" if done.returncode == 0 else " ".join(errors)[:400] or f"status {done.returncode}"

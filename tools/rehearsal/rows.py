@@ -83,7 +83,7 @@ def unread(catalogue: Catalogue | None = None) -> list[str]:
 
 
 def _is_unread(plan: Plan) -> bool:
-    return _uses_python(plan) and PythonTarget.of(lock_of(plan).versions) is None
+    return _uses_python(plan) and PythonTarget.from_versions(lock_of(plan).versions) is None
 
 
 def _by_python(layer: Layer, release: str, plans: list[Plan]) -> Iterator[Row]:
@@ -105,7 +105,7 @@ def _uses_python(plan: Plan) -> bool:
 
 def _python_of(plan: Plan) -> str:
     """Return the version of the base's Python, where a layer of the plan uses it."""
-    python = PythonTarget.of(lock_of(plan).versions)
+    python = PythonTarget.from_versions(lock_of(plan).versions)
     return ".".join(map(str, python.version)) if python and _uses_python(plan) else ""
 
 
@@ -120,7 +120,11 @@ def closure_of(plan: Plan) -> object:
     """Return what the resolver is asked of a plan: plans with the same answer of it have the same closure."""
     lock = lock_of(plan)
     there = tuple((name, version) for name, version in lock.base.layer.has.items() if name not in NOT_PYTHON)
-    return PythonTarget.of(lock.versions), there, tuple(_wants(layer) for layer in lock.layers if wants_python(layer))
+    return (
+        PythonTarget.from_versions(lock.versions),
+        there,
+        tuple(_wants(layer) for layer in lock.layers if wants_python(layer)),
+    )
 
 
 def _wants(layer: LockedLayer) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from lumiimg.resolve.python_target import ROCM_TRITONS
-from tools.rehearsal.archives import content_of
+from tools.rehearsal.archives import archive_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,7 +121,7 @@ def write_wheel(target: Path, about: dict[str, str], requires: list[str], conten
 
 def vllm_requirements(archive: Path) -> list[str]:
     """Return what vLLM's setup.py writes into a wheel for ROCm: the lines of requirements/rocm.txt and what it includes."""
-    files = content_of(archive)
+    files = archive_files(archive)
     found, waiting = list[str](), ["rocm.txt"]
     while waiting:
         for line in files[f"requirements/{waiting.pop()}"].decode().splitlines():

@@ -178,7 +178,7 @@ class Container:
 
 
 def read_run(name: str, completed: Completed) -> ProbeRun:
-    """Return what a probe printed; lines of libraries between its own are kept in `output`."""
+    """Return what a probe printed; `output` has the lines of libraries between its own."""
     return ProbeRun(name, completed.exit_code, completed.timed_out, completed.output, read_events(completed.output))
 
 

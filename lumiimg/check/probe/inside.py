@@ -166,10 +166,10 @@ def either(names: str) -> None:
                 asked.append((named, found_by(library)))
                 return
         except OSError as error:
-            kept = error
+            refusal = error
             if name.startswith("$"):
                 break
-    raise kept
+    raise refusal
 
 
 def unique_id(path: str) -> None:

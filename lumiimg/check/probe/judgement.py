@@ -68,7 +68,7 @@ def probe(container: Container, static: StaticResult, *, inconclusive: str | Non
     result = ProbeResult(static.path)
     in_job = _ask_job(container, static, result)
     if result.seen is not None:
-        container = replace(container, variables=result.seen.set_by_itself)
+        container = replace(container, variables=result.seen.variables_to_pass)
     if result.path.rccl is not None and container.programs.folder:
         _Probes(container, static, inconclusive, result).take(result.path.rccl, in_job)
     return result
@@ -166,7 +166,7 @@ class _Probes:
         return is_open
 
     def _learn_version(self, run: ProbeRun) -> Generation | None:
-        """Fill in what the library's bytes did not tell: it says its version when it is asked."""
+        """Fill in the version that the library itself reports, where its bytes do not show one."""
         code, path = run.number("version", "value"), self.result.path
         known = path.rccl_version
         if known is not None or code is None:
@@ -317,8 +317,7 @@ def judge_simulation(run: ProbeRun, version: str | None, probed: str | None, *, 
     """Return what the simulation shows of this RCCL.
 
     `probed`: the plugin's file that the handshake had mapped. `inconclusive`: why a plugin whose init fails here proves
-    nothing; it does not cover one that RCCL does not find, cannot load, or whose API it does not take, as that needs
-    no NIC.
+    nothing; not where RCCL does not find the plugin, cannot load it, or refuses its API: that needs no NIC.
     """
     found, log, plugin = Findings(Level.PROBE), run.read_log(), run.mapped(Part.PLUGIN)
     lines = [line for line in run.output.splitlines() if _TELLING.search(line) and not NOISE.search(line)]

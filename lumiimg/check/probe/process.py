@@ -78,10 +78,10 @@ class SeenProcess:
     """Files, with those of the plugin that was opened then."""
 
     @property
-    def set_by_itself(self) -> tuple[tuple[str, str], ...]:
+    def variables_to_pass(self) -> tuple[tuple[str, str], ...]:
         """The variables that a program started in its stead is to have; those of the loader it has."""
-        kept = (name for name, _ in self.variables if is_read(name) and not name.startswith("LD_") and "=" not in name)
-        names = {*kept} - _OF_PROBE
+        read = (name for name, _ in self.variables if is_read(name) and not name.startswith("LD_") and "=" not in name)
+        names = {*read} - _OF_PROBE
         return tuple(pair for pair in self.variables if pair[0] in names)
 
 

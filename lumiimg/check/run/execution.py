@@ -58,7 +58,7 @@ set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log
 OUTPUT = "output.log"
 _GPU = Path("/dev/kfd")
 LIMIT_S = TIMEOUT_S + 60.0
-"""Of a run: a program that does not end by itself gets a minute beyond its own limit."""
+"""Of a run: a program that does not end on its own gets a minute beyond its own limit."""
 _TIMED_OUT = 16
 """Exit code of the all-reduce of this project where a rank waited too long; srun may give that of another one."""
 _PEER_GONE = "6"
@@ -241,8 +241,8 @@ class _Run:
         known = vocabulary().signatures.get(ended.cause or "")
         if ended.how is How.DIED and not (known and known.ends in _SAY_NOT_WHY):
             return ended.sentence
-        said = [event for event in self.program.events if _is_error(event)]
-        first = min(said, key=lambda event: event.get("rc") == _PEER_GONE, default=None)
+        errors = [event for event in self.program.events if _is_error(event)]
+        first = min(errors, key=lambda event: event.get("rc") == _PEER_GONE, default=None)
         if first is None:
             return None
         if first["topic"] == "signal":

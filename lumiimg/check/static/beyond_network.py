@@ -117,7 +117,7 @@ def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], variables
 
 
 def _names(account: GpuAccount, *parts: ComponentFit) -> dict[str, str]:
-    """Return the names for what is said of components."""
+    """Return the names of components for a sentence."""
     return {
         "gpu": account.title,
         "processor": account.processor,

@@ -117,7 +117,7 @@ def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> b
 
 def _planned(words: Sequence[str], context: ImageInContext | None) -> Plan | LumiimgError | OSError | None:
     """Return what comes of a request, planned as it would be when it is typed; None where that is not known."""
-    options = RequestOptions.of_words(words)
+    options = RequestOptions.from_words(words)
     base = options.base or ""
     path = context.path if context is not None and base == context.address else Path(base)
     # a name that cannot be printed no build takes: the command names the image at least
@@ -159,7 +159,7 @@ def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, 
         images[request.base] = local_base(path, context.contents_of(context.plain), site)
     elif version is not None:
         images[request.base] = _read(request.base, version, str(request.site))
-    return decide(request, replace(PlanContext.of(request, catalogue, os.environ), images=images))
+    return decide(request, replace(PlanContext.from_request(request, catalogue, os.environ), images=images))
 
 
 @cache
@@ -200,8 +200,8 @@ def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
     def ways() -> Iterator[list[str]]:
         is_for_it = not machine or "--site" not in built or built["--site"] in machine
         if "--base" in built and is_for_it:
-            kept = [word for pair in pairs if not _is_replaced(*pair, machine) for word in pair]
-            yield ["lumiimg", "build", *kept, "--add", _PLUGIN_LAYER, *machine]
+            other_words = [word for pair in pairs if not _is_replaced(*pair, machine) for word in pair]
+            yield ["lumiimg", "build", *other_words, "--add", _PLUGIN_LAYER, *machine]
         if finding.id in _ADAPTED:
             yield ["lumiimg", "adapt", image, *on_machine]
 
@@ -231,7 +231,7 @@ def _request(image: str, machine: Sequence[str]) -> list[str]:
 
 
 def _written(image: str) -> str:
-    """Return what to call an image with a plugin, which is not the one that lacks it."""
+    """Return a file name for the image with a plugin, different from that of the image without."""
     return unused("with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif")
 
 

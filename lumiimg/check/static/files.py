@@ -17,11 +17,11 @@ from lumiimg.check.static.beyond_network import find_faults, findings_of_gpu, fi
 from lumiimg.check.static.commands import with_commands
 from lumiimg.check.static.load_faults import add_closed
 from lumiimg.check.static.process import CheckedProcess, StaticResult, check_process, without_rccl
-from lumiimg.check.static.variables import doubted
+from lumiimg.check.static.variables import as_doubts
 from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import LIBFABRIC, RCCL_OR_PLUGIN, Fabric
 from lumiimg.host.bind import SolvedManifest
-from lumiimg.host.bind_trial import Demand, attempt
+from lumiimg.host.bind_trial import ProcessDemand, attempt
 from lumiimg.host.container_view import gpu_of_machine, open_variables, why_not_modelled
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import Loaded, Refusal, Variable
     from lumiimg.image import Image
 
-_AGAINST = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
+_OBSTACLE_SEVERITIES = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 _WOULD = {Severity.PROBLEM: "would", Severity.UNKNOWN: "perhaps would"}
 
 _ABOUT = {QuestionKind.CODE: "python.code", QuestionKind.FILES: "python.files"}
@@ -107,7 +107,7 @@ class HostFit:
     @property
     def against(self) -> tuple[Finding, ...]:
         """What stands, or may stand, against it: first that no binds load, then other obstacles."""
-        against = [finding for finding in self.static.findings if finding.severity in _AGAINST]
+        against = [finding for finding in self.static.findings if finding.severity in _OBSTACLE_SEVERITIES]
         against.sort(key=lambda finding: (finding.id != "bind.refused", finding.severity is Severity.UNKNOWN))
         return tuple(against)
 
@@ -198,7 +198,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
     paths = (item.object.path for item in loaded)
     of = gpu_of_machine(snapshot, context.site) if with_gpu else None
     gpu = account_of_gpu(context.contents, of, context.variable, paths)
-    of_gpu = doubted(findings_of_gpu(gpu, context.variables), context.variables, context.given)
+    of_gpu = as_doubts(findings_of_gpu(gpu, context.variables), context.variables, context.given)
     found = Findings(Level.STATIC, [*of_gpu, *static.findings])
     if carried.sentence is not None:
         found.add("bind.manifest", Severity.INFO, carried.sentence)
@@ -304,7 +304,7 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
         found.add("image.covered", Severity.INFO, reason="hidden", where=path, cause=mount.by)
 
 
-def _alone(context: ImageInContext, demand: Demand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
+def _alone(context: ImageInContext, demand: ProcessDemand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
     """Return (what the process has with the image's files alone, names that it lacks)."""
     trial = attempt(context.image.root, context.inside.settings, demand)
     names = demand.names or (LIBFABRIC,)

@@ -135,7 +135,7 @@ class PluginJudgement:
 
         own, (folder, base), path = library.names(None), posixpath.split(file), self.path
         without = (self.variables.without(PLUGIN_VARIABLE),) if path.named_by else ()
-        if without and (leads(own) or base in own):  # in a folder that is not searched, which is said next
+        if without and (leads(own) or base in own):  # in a folder that is not searched, which the next finding reports
             return without
         suffixed = _SUFFIXED.fullmatch(base)
         values = [value for value in (suffixed and suffixed[1], file) if value and leads(library.names(value))]

@@ -1,6 +1,6 @@
 """One process of a job, from the program that is started to the network: with the image's files, and a host's binds.
 
-The path is followed file by file, as ld.so would. What may come from the host at run time is said to be open, not
+The path is followed file by file, as ld.so would. What may come from the host at run time is reported as open, not
 wrong. With a host snapshot the binds are solved first; the plugin and the process are judged once, as they are then
 had: with the binds where these load, else with the files of the image alone.
 """
@@ -16,7 +16,7 @@ from lumiimg.check.registry import SHOWN, Findings, remedies_for
 from lumiimg.check.static.load_faults import add_closed, failed_load, judge_closed, judge_denied
 from lumiimg.check.static.plugin import PluginJudgement
 from lumiimg.check.static.process_faults import judge_process, judge_symbols
-from lumiimg.check.static.variables import doubted, judge_binds, judge_plugin_name, judge_variables
+from lumiimg.check.static.variables import as_doubts, judge_binds, judge_plugin_name, judge_variables
 from lumiimg.core.findings import Finding, Level, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.core.toml import package_toml
@@ -25,11 +25,11 @@ from lumiimg.fabric.path import HOST_LIB_DIR, LIBCXI, LIBFABRIC, LIBRCCL, Fabric
 from lumiimg.fabric.process import PROVIDER_PATH, read_libfabric_conf
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve
-from lumiimg.host.bind_trial import BindTrial, Demand
+from lumiimg.host.bind_trial import BindTrial, ProcessDemand
 from lumiimg.host.communicator import INIT
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_rules import complete, may_be_hidden
-from lumiimg.host.job_process import Begun, JobProcess, begin
+from lumiimg.host.job_process import JobProcess, StartedProcess, begin
 from lumiimg.host.rccl_process import demand_without_rccl, rccl_candidates
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class CheckedProcess:
     """What the files say of one process, and what is bound for it."""
 
     static: StaticResult
-    demand: Demand | None
+    demand: ProcessDemand | None
     """What is started and opened; None where the image has no loader that is modelled."""
     manifest: SolvedManifest | None
     """None without a host, or without a process to bind for."""
@@ -93,7 +93,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
     plugin = PluginJudgement(context.contents, variables, root, process, path, of_search)
     outcome = plugin.load(rccl, library)
     own = replace(path, plugin=outcome.root.path if outcome and outcome.root else None)
-    demand = Demand(job, path.plugin_files, path.accepts, variables.get(PROVIDER_PATH))
+    demand = ProcessDemand(job, path.plugin_files, path.accepts, variables.get(PROVIDER_PATH))
     manifest = _binds(context, demand, with_site=with_site)
     judged, bound = found, _bound(manifest, path)
     if bound is not None:
@@ -138,7 +138,7 @@ def without_rccl(
 
 def _load_rccl(
     context: ImageInContext, job: JobProcess, variables: Variables, files: list[str], found: Findings
-) -> Begun:
+) -> StartedProcess:
     """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
     image, contents = context.image, context.contents
     begun = begin(image.root, context.inside.settings, job)
@@ -188,7 +188,7 @@ def _closed_rccl(image: Image) -> dict[str, Obstacle]:
     return {path: each for path, each in obstacles.items() if each is not None}
 
 
-def _why(job: JobProcess, begun: Begun) -> str:
+def _why(job: JobProcess, begun: StartedProcess) -> str:
     if begun.caller is not None:
         return f"it resolves {INIT} for {begun.caller.path}"
     if job.framework:
@@ -274,7 +274,7 @@ def _is_opened_by_libfabric(loaded: LoadedObject) -> bool:
 # -- what a host adds --
 
 
-def _binds(context: ImageInContext, demand: Demand | None, *, with_site: bool) -> SolvedManifest | None:
+def _binds(context: ImageInContext, demand: ProcessDemand | None, *, with_site: bool) -> SolvedManifest | None:
     snapshot, root = context.snapshot, context.image.root
     if snapshot is None or demand is None:
         return None
@@ -300,7 +300,7 @@ def _with_binds(
     """Return the findings of a process with what the binds of a host come to, and without problems in doubt."""
     found, given = Findings(Level.STATIC, [*findings]), context.given
     if manifest is None or context.snapshot is None:
-        return doubted(findings, variables, given)
+        return as_doubts(findings, variables, given)
     host = context.snapshot.host
     if is_bound:
         given |= {variable.name for variable in manifest.variables}
@@ -312,18 +312,18 @@ def _with_binds(
         for note in manifest.notes:
             found.add("bind.note", Severity.INFO, note)
     elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
-        # what had to come from the host: that it cannot is said now
+        # what had to come from the host, and cannot
         found.found = [f for f in findings if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
         # of several attempts, the one that the C library ends is the one that no bind can mend, whatever is started
-        of_c_library = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), None)
-        telling = of_c_library or manifest.refusals[-1]
+        of_glibc = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), None)
+        telling = of_glibc or manifest.refusals[-1]
         names = {"host": host, "need": telling.need, "have": telling.have}
         lines, ways = tuple(refusal.words for refusal in manifest.refusals), tuple(_remedies(manifest.refusals))
         of_binds = Findings(Level.STATIC)
         of_binds.add("bind.refused", Severity.PROBLEM, names=names, evidence=lines, chain=telling.chain, remedy=ways)
-        refused = of_binds.found if of_c_library else doubted(of_binds.found, variables, given)
-        return (*doubted(found.found, variables, given), *refused)
-    return doubted(found.found, variables, given)
+        refused = of_binds.found if of_glibc else as_doubts(of_binds.found, variables, given)
+        return (*as_doubts(found.found, variables, given), *refused)
+    return as_doubts(found.found, variables, given)
 
 
 def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:

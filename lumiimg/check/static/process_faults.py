@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import LoadedObject, Process
-    from lumiimg.host.job_process import Begun, JobProcess
+    from lumiimg.host.job_process import JobProcess, StartedProcess
     from lumiimg.image import RootFileSystem
 
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
@@ -46,7 +46,7 @@ _PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
 """With what the names of their functions begin."""
 
 
-def judge_process(root: RootFileSystem, process: Process, begun: Begun, found: Findings) -> None:
+def judge_process(root: RootFileSystem, process: Process, begun: StartedProcess, found: Findings) -> None:
     """Judge as a whole what was begun, in a process that may have binds more.
 
     `root` is what it sees: a host's recorded files are for all.
@@ -132,7 +132,7 @@ def _names(runtimes: Iterable[LoadedObject]) -> str:
     return " and ".join(sorted(loaded.path for loaded in runtimes))
 
 
-def judge_symbols(job: JobProcess, begun: Begun, found: Findings) -> Begun:
+def judge_symbols(job: JobProcess, begun: StartedProcess, found: Findings) -> StartedProcess:
     """Judge the symbols of all that a process has up to its RCCL; of one that does not get there, take RCCL away.
 
     RCCL itself has to have all of its own: what it calls is called. Of a process of which no program is known, nothing

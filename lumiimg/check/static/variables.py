@@ -31,7 +31,7 @@ _GROUPS = {
 """On which variables hangs what jobs start, whose RCCL that opens, and where the loader looks."""
 
 
-def doubted(findings: Iterable[Finding], variables: Variables, given: Collection[str] = ()) -> tuple[Finding, ...]:
+def as_doubts(findings: Iterable[Finding], variables: Variables, given: Collection[str] = ()) -> tuple[Finding, ...]:
     """Return findings with open questions in place of the problems that hang on variables which are not sure.
 
     `given`: variables that a script of the image does not decide, as binds or the user do.

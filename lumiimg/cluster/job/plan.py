@@ -246,11 +246,11 @@ def _variables(plan: JobPlan) -> Iterator[JobVariable]:
     for wanted in site_variables(image.stack, site):
         if wanted.nodes.fit(nodes) and (framework.task_a_gpu or not wanted.ranks):
             value = wanted.value.replace("SLURM_LOCALID", "LOCAL_RANK").replace("SLURM_PROCID", "RANK")
-            yield replace(JobVariable.of_site(wanted), value=value)
+            yield replace(JobVariable.from_site(wanted), value=value)
     for entry in framework.variable:
         is_for_other = plan.connects_itself and entry.name.startswith("RAY_")
         if entry.nodes.fit(nodes) and entry.scheduler in (None, site.scheduler) and not is_for_other:
-            yield JobVariable.of_site(entry)
+            yield JobVariable.from_site(entry)
     if {"python", "python3"} & image.stack.offers.keys():
         why = "packages in ~/.local do not belong to the image: they are hidden"
         yield JobVariable("PYTHONNOUSERSITE", "1", why, "Python docs, site")

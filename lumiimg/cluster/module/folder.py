@@ -33,7 +33,7 @@ def write_module(module: ImageModule, *, force: bool) -> None:
     if it cannot be written.
     """
     file, folder = module.files.modulefile, module.folder
-    _refuse_others(module, file, force=force)
+    _refuse_foreign_files(module, file, force=force)
     record = {"schema": _SCHEMA, "kind": "module", "module": module.full_name}
     record |= {"image": str(module.image), "origin": list(module.origin)}
     texts = {**wrapper_texts(module), RECORD: json.dumps(record, indent=1, sort_keys=True) + "\n"}
@@ -55,7 +55,7 @@ def write_module(module: ImageModule, *, force: bool) -> None:
                 empty.rmdir()
 
 
-def _refuse_others(module: ImageModule, file: Path, *, force: bool) -> None:
+def _refuse_foreign_files(module: ImageModule, file: Path, *, force: bool) -> None:
     home, hint = module.home, "--name NAME/VERSION is another"
     record = _record_in(home)
     if record is None:
@@ -85,8 +85,8 @@ def _record_in(home: Path) -> dict[str, Any] | None:
 
 def _replace(home: Path, texts: dict[str, str]) -> None:
     """Put a folder in its place by rename; the one that was there goes when the new one is whole."""
-    with own_folder(home.parent, ".lumiimg-") as beside:
-        new = beside / "new"
+    with own_folder(home.parent, ".lumiimg-") as scratch:
+        new = scratch / "new"
         (new / "bin").mkdir(parents=True)
         for name, text in texts.items():
             (new / name).touch(0o666 if name == RECORD else 0o777)  # the user's umask takes its bits away
@@ -94,7 +94,7 @@ def _replace(home: Path, texts: dict[str, str]) -> None:
         if not os.path.lexists(home):
             new.rename(home)
             return
-        old = home.rename(beside / "old")
+        old = home.rename(scratch / "old")
         try:
             if _record_in(old) is None:
                 raise PermissionError(errno.EPERM, "it was replaced by another folder", str(home))

@@ -310,11 +310,11 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
 
 def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[list[JobVariable], list[str]]:
     """Return the variables of a site for jobs with an image, and why others are left out."""
-    kept: list[JobVariable] = []
+    used: list[JobVariable] = []
     left_out: list[str] = []
     for item in job_variables(stack_of(contents), site) if site is not None else ():
         because = f"{item.because}{' (counts on several nodes)' if item.nodes is Jobs.SEVERAL else ''}"
-        variable = replace(JobVariable.of_site(item), why=because)
+        variable = replace(JobVariable.from_site(item), why=because)
         _refuse_evaluated(variable)
         is_set = item.name in image.environment and not image.is_in_doubt(item.name)
         if is_set and variable.set_in is not SetIn.BATCH:
@@ -322,10 +322,10 @@ def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[li
         elif item.nodes is Jobs.ONE:
             why = "for jobs on one node only: set it in their scripts"
         else:
-            kept.append(variable)
+            used.append(variable)
             continue
         left_out.append(f"{item.name}={item.value} is left out, {why} ({because})")
-    return kept, left_out
+    return used, left_out
 
 
 def _refuse_evaluated(item: JobVariable) -> None:

@@ -103,7 +103,7 @@ def _usage(module: ImageModule) -> Iterator[str]:
 
 
 def _missing_hint(module: ImageModule) -> str:
-    """Return what it means that a file of the machine is gone since a day, and what to do."""
+    """Return what a file of the machine that is gone means, and what to do."""
     since = f"it was on {module.taken}, " if module.taken else ""
     return f"{since}so the fast network may be lost; a new snapshot (lumiimg host scan), then the module again"
 

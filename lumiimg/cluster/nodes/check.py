@@ -51,7 +51,7 @@ START_LIMIT_PER_NODE_S = 0.05
 FIRST_LIMIT_S = 600.0
 """For the first node to start: Slurm may have to boot it."""
 END_LIMIT_S = 30.0
-"""For the step to end by itself when all have answered."""
+"""For the step to end when all have answered."""
 RESERVE_S = 20.0
 """Before the job's time limit: for the step to be ended, and for the answers that have come to be put together."""
 _LOOK_EVERY_S = 0.5
@@ -346,10 +346,10 @@ def _without_report(done: Completed, output: Path) -> UndecidedError:
     except OSError:
         lines = []
     # what sbatch says itself is the number of the job, as a rule
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    is_ours, said = said.startswith("lumiimg: "), said.removeprefix("lumiimg: ")
-    said = said or ("" if is_job_number(done.last_line) else done.last_line)
+    last_line = next((line for line in reversed(lines) if line.strip()), "")
+    is_ours, last_line = last_line.startswith("lumiimg: "), last_line.removeprefix("lumiimg: ")
+    last_line = last_line or ("" if is_job_number(done.last_line) else done.last_line)
     return UndecidedError(
-        f"the job ended without a report (exit code {done.exit_code}): {one_line(said) or 'it printed nothing'}",
+        f"the job ended without a report (exit code {done.exit_code}): {one_line(last_line) or 'it printed nothing'}",
         hint=None if is_ours else "sacct shows whether it was cancelled, ran out of time or lost a node",
     )

@@ -310,9 +310,9 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
     try:
         answer = _probed(task, answer, environment)
     except LumiimgError as error:
-        said = tuple(one_safe_line(line) for line in error.more if line.strip())
+        more = tuple(one_safe_line(line) for line in error.more if line.strip())
         trouble = error.sentence.removeprefix(f"{task.probes.image}: ")  # the report names it
-        answer = replace(answer, trouble=trouble, to_do=error.hint, said=said)
+        answer = replace(answer, trouble=trouble, to_do=error.hint, said=more)
     write_answer(folder, answer)
 
 

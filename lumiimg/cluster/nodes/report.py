@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import advice_from_findings, levels_taken
-from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclude
+from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclusion
 from lumiimg.cluster.nodes.node import Library, NodeAnswer, NodeNames, UnresponsiveNodes
 from lumiimg.core.decode import DecodeError, decode, parse_json, read_whole
 from lumiimg.core.errors import shortened
@@ -181,7 +181,7 @@ def _joined(groups: Sequence[NodeGroup], found: Sequence[NodeGroup]) -> list[Nod
 
 
 def _folded(groups: Sequence[NodeGroup]) -> Iterator[NodeGroup]:
-    """Yield the largest groups, and all that are beyond as one for each answer, with what the first of them shows."""
+    """Yield the largest groups, and one for each answer of all others, with the evidence of its first node."""
     beyond = defaultdict[tuple[Answer, bool], list[NodeGroup]](list)
     for group in groups[_GROUPS:]:
         beyond[group.answer, group.trouble is None].append(group)
@@ -218,7 +218,7 @@ def _advice(
 
 
 def _of(group: NodeGroup, context: ImageInContext) -> Advice:
-    """Return what an engine says that starts no container on nodes, and what shows it on the first of them."""
+    """Return why an engine starts no container on nodes, and the command that shows it on the first of them."""
     given = ((option, context.environment.get(f"SLURM_JOB_{option.upper()}")) for option in ("partition", "account"))
     options = [f"--{option}={value}" for option, value in given if value]
     check = ["lumiimg", "check", context.name, *context.options, "--level=probe", "--verbose"]
@@ -234,7 +234,7 @@ def _group(
     ran = ran if here.trouble is None else None
     trouble = here.trouble and shortened(here.trouble, _LONG_TROUBLE)
     level = Level.STATIC if here.trouble else Level.RUN if ran is not None else Level.PROBE
-    found = conclude(context, files, here.fabric, here.findings, ran, seen=here.seen, level=level)
+    found = conclusion(context, files, here.fabric, here.findings, ran, seen=here.seen, level=level)
     return NodeGroup(
         nodes=group.nodes,
         answer=found.answer if here.trouble is None else Answer.UNDECIDED,
@@ -315,7 +315,7 @@ _COMPARED: Mapping[str, Callable[[NodeAnswer], object]] = {
     "engine": lambda of: of.engine,
     "kernel": lambda of: of.kernel,
 }
-"""What is compared beside the libraries, and said of a node that has it otherwise."""
+"""What is compared besides the libraries, with its name in a sentence."""
 
 
 def _libraries(of: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:

@@ -121,9 +121,9 @@ def run_step(
 ) -> Completed:
     """Run a program once on each node, in one step of this job beside whatever else it runs.
 
-    `together`: one that fails ends the others, which would wait for it, and Slurm ends them all at the time limit,
-    should srun be gone by then; else a node that fails is its own matter, and each task ends by itself.
-    `log`, `give_up`: as of a process. Raises MissingHereError without srun.
+    `together`: one that fails ends the others, which would wait for it (without srun, Slurm does so at the time limit).
+    Without it, a node that fails is its own matter, and each task ends alone. `log`, `give_up`: as of a process.
+    Raises MissingHereError without srun.
     """
     words: list[str | Path] = [slurm_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]

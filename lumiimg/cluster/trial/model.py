@@ -1,4 +1,4 @@
-"""What a trial is made of: claims that were written down before it, steps that measure, and what came of them."""
+"""What a trial is made of: claims written before it, steps that measure, and their outcomes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Claim:
     least: float | None = None
     """Where a number is predicted that may be larger."""
     ranks: int | None = None
-    """Of which that number is; with others nothing is said."""
+    """What the number is of; without effect for others."""
     also: tuple[str, ...] = ()
     """The same in other words: a path without symlinks."""
     source: str
@@ -129,7 +129,7 @@ class TrialHead:
     site: str
     """Its name."""
     nodes: int
-    """Of its jobs."""
+    """Name of its jobs in the scheduler."""
     images: tuple[TrialImage, ...]
     """In the order of their numbers."""
 
@@ -153,7 +153,7 @@ class TrialPlan(TrialHead):
 
     @property
     def job_name(self) -> str:
-        """Of its jobs."""
+        """Name of its jobs in the scheduler."""
         return f"lumiimg-trial-{self.id}"
 
 
@@ -223,7 +223,7 @@ class Measured:
     same: bool | None = None
     """Whether it is as predicted, where that is more than the same words."""
     partial: bool = False
-    """Whether some nodes said nothing, or a log is not sure: that can contradict a claim, and not prove it."""
+    """Whether some nodes gave no answer, or a log is not sure: that can contradict a claim, and not prove it."""
 
     def outcome(self, claim: Claim) -> ClaimOutcome:
         """Return what a claim came to by it."""
@@ -236,7 +236,7 @@ class Measured:
         elif claim.least is not None:
             same = self.number is not None and self.number >= claim.least
         else:
-            same = any(_agrees(self.value, said) for said in (claim.predicted, *claim.also))
+            same = any(_agrees(self.value, value) for value in (claim.predicted, *claim.also))
         if same and self.partial:
             return ClaimOutcome.UNMEASURED
         return ClaimOutcome.SAME if same else ClaimOutcome.DIFFERS

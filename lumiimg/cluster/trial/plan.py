@@ -16,7 +16,7 @@ from lumiimg import __version__
 from lumiimg.build.provenance import read_plan
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.catalog.drivers import modules_of
-from lumiimg.catalog.ledger import content_of
+from lumiimg.catalog.ledger import fingerprint
 from lumiimg.check.context import open_for_check
 from lumiimg.check.pipeline import check_image
 from lumiimg.cluster.trial.model import (
@@ -42,7 +42,7 @@ from lumiimg.gpu import GpuFit
 from lumiimg.joblog import Verdict
 from lumiimg.resolve.lock import layer_digest
 from lumiimg.resolve.stack import Stack, same_in_all_ranks, stack_of
-from lumiimg.resolve.venv import mark_of
+from lumiimg.resolve.venv import image_fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,14 +68,14 @@ class Sourced(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Source:
     """The same, where no part of a site's file says it."""
 
     source: str
     date: dt.date | None = None
 
 
-_RULES = Said("the files of the image, by the rules of `lumiimg check`")
+_RULES = Source("the files of the image, by the rules of `lumiimg check`")
 
 
 def plan_trial(
@@ -255,7 +255,7 @@ def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
         also = (root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
         rows.claim(key, about, value, "path", also=also)
     rows.claim("maps", "libraries in the process that a job starts", AS_FILES, "maps")
-    assumed = Said("nodes of one site are taken to be alike")
+    assumed = Source("nodes of one site are taken to be alike")
     rows.claim("alike", "what is loaded on the nodes", ALIKE, "alike", assumed)
 
 
@@ -270,14 +270,14 @@ def _add_runs(rows: Rows, report: CheckReport) -> None:
         # of RCCL alone: an all-reduce says nothing of torch's kernels, or MIOpen's
         rccl = next((part for part in report.gpu.parts if part.component == "RCCL"), None)
         runs = RUNS if rccl is not None and rccl.fit is GpuFit.RUNS else None
-        fails = rccl is not None and rccl.stands_against
+        fails = rccl is not None and rccl.blocks_jobs
         rows.claim("gpu-code", f"GPU code of its RCCL on {report.gpu.processor}", _FAILS if fails else runs, "ran")
     if (driver := next((f for f in report.findings if f.id == "image.driver"), None)) is not None:
         runs = {Severity.PROBLEM: _FAILS, Severity.INFO: RUNS}.get(driver.severity)
-        by = Said(driver.source, site.driver.date if site.driver is not None else None) if driver.source else _RULES
+        by = Source(driver.source, site.driver.date if site.driver is not None else None) if driver.source else _RULES
         rows.claim("driver", "its ROCm on the nodes' driver", runs, "ran", by)
     rows.check("socket", "the same over TCP", sets={"NCCL_NET": "Socket"}, beside_run=True)
-    rows.claim("socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET, "network", Said("RCCL's own option"))
+    rows.claim("socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET, "network", Source("RCCL's own option"))
     # the variable by which a step on one node gets onto the fabric
     vni = next((one for one in site.variables if one.name == _VNI and one.nodes == "one"), None)
     sets = {vni.name: vni.value} if vni is not None else {}
@@ -325,7 +325,7 @@ def _add_variables(rows: Rows, stack: Stack) -> None:
 def content(path: Path) -> str:
     """Return what an image is known by, without reading all of it; a folder by its inode. Raises BadInputError."""
     try:
-        mark = mark_of(path)
+        mark = image_fingerprint(path)
         return (mark or hashlib.sha256(f"{path.stat().st_ino}".encode()).hexdigest())[:16]
     except OSError as error:
         raise BadInputError(f"cannot be read: {error.strerror}", where=str(path)) from error
@@ -346,7 +346,7 @@ def rows_in(path: Path) -> tuple[TriedRow, ...]:
             if entry.layer != layer_digest(layer) or len(releases) > 1:
                 continue  # changed since, or two rows of one version: which one is not known here
             release = releases[0] if releases else None
-            found.append(TriedRow(layer.name, release.version if release else "", content_of(layer, release, "run")))
+            found.append(TriedRow(layer.name, release.version if release else "", fingerprint(layer, release, "run")))
     except (LumiimgError, OSError):
         return ()
     return tuple(found)

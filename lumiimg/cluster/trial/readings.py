@@ -76,7 +76,7 @@ class TrialResults:
         return found if isinstance(found, kind) else None
 
     def measured(self, claim: Claim) -> Measured:
-        """Return what was measured of a claim."""
+        """Return the measured value of a claim, or why there is none."""
         result = self.steps.get(claim.step)
         if result is None or result.ending is Ending.BEGUN:
             return Measured(None, NOT_YET)
@@ -170,7 +170,7 @@ def _maps(report: NodesReport, _: str) -> Measured:
 
     def show(group: NodeGroup) -> str | None:
         found = {finding.id for finding in group.findings}
-        return next((said for code, said in words.items() if code in found), None)
+        return next((meaning for code, meaning in words.items() if code in found), None)
 
     return _of_groups(report, show, "the process was not seen")
 

@@ -65,7 +65,7 @@ def _row(results: TrialResults, claim: Claim, names: _Names) -> ReportRow:
     key, of, name = claim.id.partition(":")
     texts = {"measured": read.value, "why": read.why}
     texts |= {text: getattr(claim, text) for text in ("about", "predicted", "source", "what")}
-    shown = {text: names.hidden(said) if said is not None else None for text, said in texts.items()}
+    shown = {text: names.hidden(original) if original is not None else None for text, original in texts.items()}
     also = tuple(map(names.hidden, claim.also))
     row = asdict(claim) | shown | {"id": f"{key}{of}{names.hidden(name)}", "also": also}
     return ReportRow(**row, outcome=read.outcome(claim), gb_s=read.number)

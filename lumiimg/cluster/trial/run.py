@@ -1,4 +1,4 @@
-"""The steps of a trial, one after the other, inside a job; what each comes to is kept before the next begins."""
+"""The steps of a trial, one after the other, inside a job; the result of each is written before the next begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lumiimg.core.decode import to_json
 from lumiimg.core.errors import BadInputError, MissingHereError, one_line
 from lumiimg.core.files import write_text
 from lumiimg.engine.process import run
-from lumiimg.host.container_view import TO_ENGINE, told_to_engine
+from lumiimg.host.container_view import TO_ENGINE, as_engine_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def run_in_job(
 ) -> None:
     """Do the steps that are left, within the time of this job and the node minutes of the trial.
 
-    Raises FailedError where nothing can be kept.
+    Raises FailedError where no result can be written.
     """
     start = time.monotonic()
     # a job of the trial's own runs it once; salloc's shell may do so again and again
@@ -166,7 +166,7 @@ def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str
     # file, never through a link that somebody else has put there
     argv = ["/bin/sh", "-C", "-c", 'exec "$@" >"$0"', str(part), *_words(folder, step)]
     # by the engine's names too: over a plain one, what the image sets itself would win
-    done = run(argv, env={**environment, **step.sets, **told_to_engine(step.sets)}, timeout_s=limit_s)
+    done = run(argv, env={**environment, **step.sets, **as_engine_variables(step.sets)}, timeout_s=limit_s)
     if not done.timed_out and folder.printed(step, part) is not None:
         part.replace(place)
     part.unlink(missing_ok=True)
@@ -198,10 +198,10 @@ def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
     partitions: dict[str, str] = {}
     # --all: also those that are hidden from who may not use them; a line for each
     for line in ask("scontrol", "--all", "--oneliner", "show", "partition").splitlines():
-        said = {key: value for key, equals, value in (word.partition("=") for word in line.split()) if equals}
-        if "PartitionName" in said:
-            longest_s = seconds(said.get("MaxTime", ""))
-            partitions[said["PartitionName"]] = f"{longest_s / 3600:g}" if longest_s is not None else "no limit"
+        fields = {key: value for key, equals, value in (word.partition("=") for word in line.split()) if equals}
+        if "PartitionName" in fields:
+            longest_s = seconds(fields.get("MaxTime", ""))
+            partitions[fields["PartitionName"]] = f"{longest_s / 3600:g}" if longest_s is not None else "no limit"
     words = map(str.strip, ask("srun", "--mpi=list").splitlines())
     return SlurmFacts(partitions, dict.fromkeys(filter(_MPI.fullmatch, words), THERE))
 

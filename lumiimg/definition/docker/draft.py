@@ -148,8 +148,8 @@ def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> Draft:
     files = {"layer.toml": _layer(draft, folder.name), "post.sh": _post(draft)}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with own_folder(folder.parent, ".lumiimg-") as beside:
-            inside = beside / folder.name
+        with own_folder(folder.parent, ".lumiimg-") as scratch:
+            inside = scratch / folder.name
             inside.mkdir()
             for name, text in files.items():
                 (inside / name).write_text(text, encoding="utf-8")

@@ -119,7 +119,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """All of a Dockerfile."""
+    """The stages of a Dockerfile, parsed."""
 
     path: str
     """As it was named."""

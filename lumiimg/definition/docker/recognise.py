@@ -165,8 +165,8 @@ def _known(
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
-    """Return the layer by all names that what it brings has; a name of several layers is that of the one which is there
-    for it, else it is left out.
+    """Return the layer by all names that what it brings has; a name of several layers is left out, unless one of them
+    is made for it.
     """
     found: dict[str, list[Layer]] = {}
     for layer in layers:

@@ -16,7 +16,14 @@ from typing import NoReturn
 from lumiimg.core.errors import FailedError
 from lumiimg.engine.namespaces import processes
 from lumiimg.engine.namespaces.layers import LowerLayers, lower_layers
-from lumiimg.engine.namespaces.options import DESCRIPTOR, PREFIXES, ContainerStart, kept, read_words, script
+from lumiimg.engine.namespaces.options import (
+    DESCRIPTOR,
+    PREFIXES,
+    ContainerStart,
+    read_words,
+    restored_variables,
+    script,
+)
 from lumiimg.engine.namespaces.processes import MOST_USERS, become, in_namespaces, map_own, map_range, warn
 from lumiimg.engine.namespaces.root import MountStage, User, shown_path, shown_paths
 from lumiimg.engine.namespaces.syscalls import (
@@ -71,7 +78,7 @@ def _root(words: Sequence[str]) -> int:
 
 def _exec(container: ContainerStart) -> int:
     """Run a program in an image."""
-    user = User.own()
+    user = User.from_process()
     maker: Callable[[int], None] | None = map_range
     if user.uid and not container.as_root:
         maker = map_own
@@ -107,7 +114,7 @@ def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_us
         stage.lay(lowers or [stage.put(each) for each in images], sources)
     stage.show(sources, {} if container.as_root else user.tables, read_only=not container.writable)
     home = _HOME_OF_ROOT if container.as_root else user.home
-    environment = kept(container.environment) | {
+    environment = restored_variables(container.environment) | {
         "HOME": home,
         **{f"{prefix}_NAME": container.image.name for prefix in PREFIXES},
         **{f"{prefix}_CONTAINER": f"{container.image}" for prefix in PREFIXES},

@@ -20,7 +20,7 @@ from lumiimg.image import require_room
 from lumiimg.image.sif import squashfs_ranges
 
 _FUSE = "/dev/fuse"
-_SAID_CHARS = 300
+_MEANING_LIMIT = 300
 
 
 class Served:
@@ -115,6 +115,6 @@ def unpacked(image: Path, environment: Mapping[str, str]) -> Iterator[list[Path]
             done = run([program, *options, image], env=environment)
             if not done.ok:
                 known = explain(done.output)
-                why = known.meaning if known else one_line(done.last_line)[:_SAID_CHARS]
+                why = known.meaning if known else one_line(done.last_line)[:_MEANING_LIMIT]
                 raise FailedError(f"unsquashfs: {why}", where=f"{image}", hint=known.remedy if known else None)
         yield folders

@@ -35,11 +35,11 @@ _OF_PATH = {"PREPEND_PATH", "APPEND_PATH", "PATH"}
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OF_ENGINES = ("APPTAINER_NAME", "APPTAINER_CONTAINER", "SINGULARITY_NAME", "SINGULARITY_CONTAINER")
-_KEPT = ("PWD", "HOME", "UID", "GID", "OPTIND", *_OF_ENGINES)
+_PASSED_ON = ("PWD", "HOME", "UID", "GID", "OPTIND", *_OF_ENGINES)
 """What a script of the image sees of variables before it. Source: action_script.sh of Apptainer 1.4.5, clear_env."""
 _LIBRARIES = "LD_LIBRARY_PATH"
 _OF_BASH = "PATH _ SHLVL TERM SHELL HOSTNAME HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES"
-"""Variables that a shell may set by itself, without exporting them: the user's would count as set."""
+"""Variables that a shell may set on its own, without exporting them: the user's would count as set."""
 _ENDING = "INT TERM HUP QUIT"
 DESCRIPTOR = 9
 """Where the shell reads the text; more than one digit is not known to every shell."""
@@ -49,7 +49,7 @@ _FOLDER = "/.singularity.d/env"
 
 @dataclass(frozen=True, slots=True)
 class ContainerStart:
-    """One container that is to be started."""
+    """What starts a container: image, binds, environment, command."""
 
     image: Path
     argv: tuple[str, ...]
@@ -141,17 +141,17 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes
     )
     if injected.get(_LIBRARIES):
         injected_lines += f'    {_LIBRARIES}="${_LIBRARIES}:/.singularity.d/libs"\n'
-    kept = "".join(
+    assignments = "".join(
         f'    if [ -z "${{{name}+set}}" ]; then export {name}={shlex.quote(value)}; '
         f'elif [ -z "${name}" ]; then unset {name}; fi\n'
         for name, value in environment.items()
-        if _NAME.match(name) and name not in _KEPT
+        if _NAME.match(name) and name not in _PASSED_ON
     )
     return (
         f"exec {DESCRIPTOR}<&-\ntrap '' {_ENDING}\n(\ntrap - {_ENDING}\nunset {_OF_BASH}\n{_TEXT}\n"
         f"lumiimg_sorted() {{ printf '%s\\n' {names}; }}\n"
         f"lumiimg_injected() {{\n    :\n{injected_lines}}}\n"
-        f"lumiimg_restored() {{\n    :\n{kept}}}\n"
+        f"lumiimg_restored() {{\n    :\n{assignments}}}\n"
         "lumiimg_source\n"
         "lumiimg_restored\n"
         'lumiimg_require "$@"\n'
@@ -165,9 +165,9 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes
     ).encode("utf-8", "surrogateescape")
 
 
-def kept(environment: Mapping[str, str]) -> dict[str, str]:
+def restored_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what the shell starts with."""
-    return {name: value for name, value in environment.items() if name in _KEPT}
+    return {name: value for name, value in environment.items() if name in _PASSED_ON}
 
 
 def _escaped(value: str) -> str:

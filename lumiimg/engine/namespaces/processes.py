@@ -57,7 +57,7 @@ def in_namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]
         ours.close()
         unshare(Namespace.USER)
         theirs.send(b"1")
-        # where there are none, why is said outside
+        # where there are none, the reason is reported outside
         return untraced() if theirs.recv(1) else _FAILED
 
     number = _fork(wait_for_ids)

@@ -90,7 +90,7 @@ class User:
     """The lines of the user for the tables of an image."""
 
     @classmethod
-    def own(cls) -> User:
+    def from_process(cls) -> User:
         """Return that of this process; the home is that of the table, whatever the variable says, as in Apptainer."""
         uid, gid = os.geteuid(), os.getegid()
         try:

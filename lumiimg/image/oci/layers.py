@@ -3,8 +3,8 @@
 <cache>/oci/<hex>.tar    the layer whose content has this sha256
 
 The config of an image has the digest of each layer's unpacked content, which is verified before a word of it is
-believed. A tar gets its name when it is whole and verified, and is then used as it is: one that belongs to this user,
-and that nobody else may write to, so that nobody else decides what an image holds.
+believed. A tar gets its name when it is whole and verified, and is then used as it is: a folder of this user that
+nobody else may write to, or others would decide what an image holds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class UnpackedLayer:
     """When it was used the last time, in nanoseconds since 1970."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether its content is what it was; False too where it has just been removed."""
         try:
             return file_sha256(self.path) == self.key

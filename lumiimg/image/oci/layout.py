@@ -59,7 +59,7 @@ class _Descriptor(Struct, frozen=True, rename="camel"):
 
     @property
     def made_for(self) -> str:
-        """`linux/amd64`; empty where it is not said."""
+        """`linux/amd64`; empty where not stated."""
         return f"{self.platform.get('os')}/{self.platform.get('architecture')}" if self.platform else ""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Severity
-from lumiimg.host.import_calls import ImportBench, ImportSource, Startup
+from lumiimg.host.import_calls import ImportBench, ImportCost, ImportSource
 from lumiimg.report.document import Document, Item, Row, Section, Table
 
 _COLUMNS = {"all": "metadata", "opens": "opens", "nothing": "failed"}
@@ -34,7 +34,7 @@ def import_document(found: ImportBench) -> Document:
     )
 
 
-def _place(startup: Startup, module: str) -> Section:
+def _place(startup: ImportCost, module: str) -> Section:
     rows = tuple(
         Row((label, *(f"{getattr(counts, name):,}" if counts else "?" for name in _COLUMNS.values())))
         for label, counts in (("program asks", startup.program), ("reaches it", startup.shared))

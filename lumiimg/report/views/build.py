@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.written_lock import WrittenLock
 
 _HAS = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")
-"""What is said of an image that is built on."""
+"""The words for an image that is built on."""
 
 
 def definitions_document(written: WrittenDefinitions) -> Document:
@@ -74,16 +74,16 @@ def start_document(lock: Lock, output: Path, way: str, cost: BuildCost) -> Docum
 
 def built_document(result: BuildResult) -> Document:
     """Return what was built, and what to do next; of a rebuild, in which files it differs."""
-    built, lock, differences = result.built, result.plan, result.beside
+    built, lock, differences = result.built, result.plan, result.diff
     name, length = str(built.image), size(built.size_bytes)
     sentence = f"is already this image, built from the same sources ({length}): nothing was built"
     if built.is_new:
         sentence = f"built in {duration(built.seconds)}, {length} (log: {name}.log)"
-    beside = ""
+    compared = ""
     if lock is None:
-        beside = "the same bytes as the image that it was built from"
+        compared = "the same bytes as the image that it was built from"
         if differences is not None:
-            beside = f"compared with the image that it was built from: {differences_document(differences).sentence}"
+            compared = f"compared with the image that it was built from: {differences_document(differences).sentence}"
     return Document(
         "build" if lock is not None else "rebuild",
         name,
@@ -91,7 +91,7 @@ def built_document(result: BuildResult) -> Document:
         Severity.OK,
         # a name that is not printable could not be copied
         Advice(next=shell_join(["lumiimg", "check", as_operand(name)])) if name == one_safe_line(name) else NO_ADVICE,
-        (beside,) if beside else (),
+        (compared,) if compared else (),
         sections=(
             difference_lines(differences.files if differences is not None else ()),
             Section("What each part took", _stages(built)),
@@ -145,6 +145,6 @@ def objection_items(findings: Iterable[Finding], image: str, site: str, note: st
 
 
 def nothing_document(image: str, result: NothingAdded, lock: Lock) -> Document:
-    """Return what is said where nothing is built."""
+    """Return the answer where nothing is built."""
     sentence = f"nothing was built: {result.sentence}"
     return Document("adapt", image, sentence, result.answer.severity, sections=(doubts_section(lock),))

@@ -1,4 +1,4 @@
-"""What is said of the cache: what is in it, what went, why something is not."""
+"""The cache: what is in it, what was removed, why something is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lumiimg.build.keys import CacheLookup, Difference
 
 _SHORT = 12
-"""Digits of a key that tell it from others."""
+"""Digits of a key that distinguish it from others."""
 
 
 def entries_document(content: CacheContent) -> Document:
@@ -54,7 +54,7 @@ def faults_document(verified: CacheVerified) -> Document:
 
 
 def removed_document(gone: CacheRemoved) -> Document:
-    """Return what was removed."""
+    """Return the document of `cache prune` and `cache rm`."""
     number = _counted(len(gone.removed), len(gone.unpacked), len(gone.images))
     return Document("cache", "the cache", f"removed {number}, {size(gone.freed_bytes)}")
 

@@ -106,7 +106,7 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
 
 
 def on_nodes(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, ...]]:
-    """Return what is said of nodes, as text, tag and names of an item: names below it where they are long."""
+    """Return text, tag and names of an item about nodes: names below it where they are long."""
     names = hostlist(nodes)
     if len(names) > _LONG_NAMES:
         return f"{count(len(nodes), 'node')}: {sentence}", "", (names,)
@@ -159,7 +159,7 @@ def _in_short(part: ComponentFit) -> str:
 
 def _row(part: ComponentFit) -> Row:
     """Return a component with its answer, why it is not good, and the first of its places."""
-    severity = Severity.PROBLEM if part.stands_against else _SEVERITIES.get(part.fit, Severity.INFO)
+    severity = Severity.PROBLEM if part.blocks_jobs else _SEVERITIES.get(part.fit, Severity.INFO)
     why = "" if severity is Severity.OK else part.why or part.without
     reason = "; ".join(filter(None, (why, "" if part.needed else "off the path: not every job calls it")))
     more = f", and {count(len(part.paths) - 1, 'place')} more" if len(part.paths) > 1 else ""

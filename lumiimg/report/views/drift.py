@@ -13,7 +13,7 @@ from lumiimg.core.text import count
 from lumiimg.report.document import Document, Item, Section
 from lumiimg.report.views.binds import attempts
 from lumiimg.report.views.check import on_nodes
-from lumiimg.report.views.images import first_step, for_all, image_items
+from lumiimg.report.views.images import first_step, image_items, loop_over_images
 from lumiimg.resolve.rules import RuleOutcome
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with
 def drift_document(result: DriftResult) -> Document:
     """Return what `drift` says of each image, the worst before the others."""
     drift = result.drift
-    images = (*_items(result.images), *image_items(ImageAnswers.of(result.unread)))
+    images = (*_items(result.images), *image_items(ImageAnswers.from_answers(result.unread)))
     return Document(
         command="drift",
         subject=f"{drift.before.host} and {drift.now.host}",
@@ -85,7 +85,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
             why=tuple(text for text, _ in _reasons(image)),
             evidence=tuple(line for _, lines in _reasons(image) for line in lines),
             notes=tuple(f"note: {note}" for note in image.notes),
-            remedies=tuple(itertools.chain.from_iterable(for_all(names, each) for each in ways)),
+            remedies=tuple(itertools.chain.from_iterable(loop_over_images(names, each) for each in ways)),
             any_one=True,
         )
 

@@ -74,11 +74,11 @@ def _plan_rows(plan: LockFile) -> Iterator[tuple[str, str]]:
     yield "from", f"{base.agent} {_word(base.origin)}{f' ({digest})' if digest else ''}"
     for entry in plan.stack:
         release = f" {_word(entry.release)}" if entry.release else ""
-        beside = f", {count(len(entry.wheels), 'Python distribution')}" if entry.wheels else ""
+        added = f", {count(len(entry.wheels), 'Python distribution')}" if entry.wheels else ""
         if entry.name == OWN_PACKAGES:
             asked = [one.text for one in plan.request.own]
-            beside += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
-        yield "layer", f"{entry.name}{release}{beside}"
+            added += f", for {', '.join(map(_word, asked[:_SHOWN]))}{' …' if len(asked) > _SHOWN else ''}"
+        yield "layer", f"{entry.name}{release}{added}"
 
 
 def _bill_rows(record: ImageRecord) -> Iterator[tuple[str, str]]:

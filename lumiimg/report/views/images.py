@@ -22,7 +22,7 @@ _LONGEST = 800
 _FEW = 3
 """Commands for the images of one fate."""
 _HERE = '"$(basename "$image" .sif)"'
-_BESIDE = '"${image%.sif}"'
+_OUTPUT = '"${image%.sif}"'
 """How what a turn of a loop writes begins: by the name of the image, or beside it."""
 _TAKE_SEVERAL = ("check", "explain")
 _NOT_WELL = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
@@ -72,13 +72,13 @@ def _remedies(same: Sequence[ImageAnswer], command: str) -> tuple[Remedy, ...]:
         longer = command.replace(one, f"lumiimg {verb} {' '.join(names)} ")
         if command.count(one) == 1 and "--nodes" not in command and len(longer) <= _LONGEST:
             return (Remedy(command=longer, where=same[0].advice.where),)
-    return for_all(
+    return loop_over_images(
         [answer.image for answer in same],
         [Remedy(command=answer.advice.next, where=answer.advice.where) for answer in same],
     )
 
 
-def for_all(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+def loop_over_images(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
     """Return the remedies of images that are alike: those that differ in the image's name alone as a loop of the shell.
 
     Where they are more than a few, it is the first one's, and says so.
@@ -98,7 +98,7 @@ def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Re
     names = " ".join(shell_quote(with_folder(image)) for image in images)
     if body == (first.command or "") or len(images) == 1:
         return first if len(images) == number else _for(", ".join(images), first)
-    for turn in (body, body.replace(f" -o {_HERE}", f" -o {_BESIDE}")):
+    for turn in (body, body.replace(f" -o {_HERE}", f" -o {_OUTPUT}")):
         loop = f"for image in {names}; do {turn}; done"
         if len(loop) <= _LONGEST and _are_new(turn, images):
             return Remedy(first.text, loop, first.where)
@@ -118,8 +118,8 @@ def _are_new(turn: str, images: Sequence[str]) -> bool:
     _, is_written, file = turn.partition(" -o ")
     if not is_written:
         return True
-    is_beside = file.startswith(_BESIDE)
-    end = file.removeprefix(_BESIDE if is_beside else _HERE).split()[0]
+    is_beside = file.startswith(_OUTPUT)
+    end = file.removeprefix(_OUTPUT if is_beside else _HERE).split()[0]
     written = {f"{with_folder(image).removesuffix('.sif') if is_beside else _stem(image)}{end}" for image in images}
     is_free = all(not os.path.lexists(one) and os.access(Path(one).parent, os.W_OK) for one in written)
     return is_free and len(written) == len(images) and not any(one.startswith("-") for one in written)

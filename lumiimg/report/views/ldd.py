@@ -56,7 +56,7 @@ def _tree(title: str, outcome: LoadResult) -> Section:
 
 
 def _needs(outcome: LoadResult, root: LoadedObject) -> tuple[Tree, ...]:
-    """Return what an object needs, and below each what that one needs, where it is met first.
+    """Return the needs of an object as a tree; each library is expanded where it is met first.
 
     Without recursion: chains can be long.
     """

@@ -25,7 +25,7 @@ _OF_JOB = {
     "$MASTER_ADDR": "NODE",
     '"$LUMIIMG_JOB/vllm.key"': "lumiimg-JOBID/vllm.key",
 }
-"""What is said in a note for the variables of a script."""
+"""The note for the variables of a script."""
 
 
 def job_document(plan: JobPlan, script: Path) -> Document:

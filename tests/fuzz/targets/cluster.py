@@ -49,8 +49,8 @@ def _slurm(data: bytes) -> None:
 @target("plan-of-image", "build.provenance.read_plan", "cluster.trial.plan.rows_in", form="json", rounds=15)
 def _plan_of_image(data: bytes) -> str:
     """What an image says of itself, as every command reads it."""
-    said = parse_json(data)
-    with mock.patch.object(provenance, "read_document", return_value=said if isinstance(said, dict) else None):
+    report = parse_json(data)
+    with mock.patch.object(provenance, "read_document", return_value=report if isinstance(report, dict) else None):
         plan.rows_in(scratch() / "image.sif")
         provenance.asked_for(scratch() / "image.sif")
         return f"{provenance.read_plan(scratch() / 'image.sif')}"

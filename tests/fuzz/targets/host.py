@@ -10,7 +10,7 @@ from unittest import mock
 
 from lumiimg.build.cache import LayerCache
 from lumiimg.build.changes import _date
-from lumiimg.build.compile_cache import UNREADABLE, unpack_kept
+from lumiimg.build.compile_cache import UNREADABLE, unpack_files
 from lumiimg.build.keys import differences
 from lumiimg.build.merge import merge_squashfs
 from lumiimg.build.metadata import date_labels, write_config, write_metadata
@@ -186,16 +186,16 @@ def _entry(data: bytes) -> None:
     read = found.read(_KEY)
     if read is not None:
         differences(found.key_of(read), {"format": 2, "files": {"a": "b"}, "definition": "x\ny"})
-        _ = read.is_whole
+        _ = read.is_intact
 
 
-@target("kept-files", "build.compile_cache.unpack_kept", refuses=(), form="bytes", repair=sums, rounds=15)
+@target("compile-cache", "build.compile_cache.unpack_files", refuses=(), form="bytes", repair=sums, rounds=15)
 def _kept(data: bytes) -> None:
     folder = scratch() / "kept"
     shutil.rmtree(folder, ignore_errors=True)
     # what its caller takes for an archive that is not there
     with contextlib.suppress(*UNREADABLE):
-        unpack_kept(written(data, "kept.tar"), folder)
+        unpack_files(written(data, "kept.tar"), folder)
 
 
 @target("compiled-python", "build.changes._date", refuses=(), form="bytes", rounds=15)

@@ -81,7 +81,7 @@ def _image(data: bytes) -> None:
     rounds=12,
 )
 def _squashfs(data: bytes) -> None:
-    with contextlib.closing(HostFile.of_image(written(data, "squashfs"))) as source:
+    with contextlib.closing(HostFile.from_image(written(data, "squashfs"))) as source:
         tree = SquashfsTree(source)
         tree.has_opaque()
         tree.xattrs(tree.root)

@@ -132,7 +132,7 @@ def _probe(data: bytes) -> None:
     "programs",
     "engine.engine.find_engine",
     "engine.failures.explain",
-    "engine.failures.telling_line",
+    "engine.failures.last_words",
     "fetch.mirrors.general_index",
     "core.text.hostlist",
     "cluster.nodes.slurm.seconds",
@@ -148,7 +148,7 @@ def _programs(data: bytes) -> str:
     hostlist(text.split())
     seconds(text)
     failures.explain(text)
-    failures.telling_line(text)
+    failures.last_words(text)
     with contextlib.suppress(FailedError):
         python_project.refuse_cuda(uv.requirers_in(text))
     with contextlib.suppress(MissingHereError), answering(mirrors, data):

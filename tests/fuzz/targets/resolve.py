@@ -1,4 +1,4 @@
-"""Of `resolve/`: what registries and package indexes answer, and what was kept of it."""
+"""Of `resolve/`: what registries and package indexes answer, and what was stored of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unittest import mock
 
 from lumiimg.build.venv import _listed
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
-from lumiimg.catalog.releases import ReadFact
+from lumiimg.catalog.releases import IndexFact
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError, RefusedError
 from lumiimg.engine.binds import parse_binds
 from lumiimg.engine.process import Completed
@@ -87,12 +87,12 @@ def _conda_environment(data: bytes) -> str:
 @target("venv", "resolve.venv.open_venv", "resolve.venv.faults_of", "build.venv._listed")
 def _venv(data: bytes) -> str:
     """An environment that somebody hands over: its record and configuration; and what its Python says of it."""
-    record, configuration, said = parts(data, 3)
+    record, configuration, reported = parts(data, 3)
     folder = written(record, f"venv/{RECORD}").parent
     written(configuration, "venv/pyvenv.cfg")
     written(b"", "venv/bin/python")
     with suppress(FailedError):
-        _listed(Completed(("python",), 0, text_of(said), 0.0))
+        _listed(Completed(("python",), 0, text_of(reported), 0.0))
     return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
 
 
@@ -103,9 +103,9 @@ def _registry(data: bytes) -> None:
     image = _filled(image, config)
     index = _filled(index, image)
     named = {f"sha256:{hashlib.sha256(one).hexdigest()}": one for one in (config, image)}
-    told = dict(re.findall(r"(?m)^([a-z-]{1,40}): ([ -~]*)$", text_of(headers)))
+    fields = dict(re.findall(r"(?m)^([a-z-]{1,40}): ([ -~]*)$", text_of(headers)))
     resolve_image(
-        parse_reference("host.test/a", _NO_MIRRORS), _Served(Response("", 200, told, b""), {**named, "latest": index})
+        parse_reference("host.test/a", _NO_MIRRORS), _Served(Response("", 200, fields, b""), {**named, "latest": index})
     )
 
 
@@ -178,12 +178,12 @@ class _Rest(Http):
 def _download(data: bytes) -> None:
     """The headers of the answer that goes on with a file."""
     _, headers = parts(data, 2)
-    told = dict(re.findall(r"(?m)^([a-z-]{1,40}): ([ -~]*)$", text_of(headers)))
-    status = int(told.get("status", "206") == "206") * 6 + 200
+    fields = dict(re.findall(r"(?m)^([a-z-]{1,40}): ([ -~]*)$", text_of(headers)))
+    status = int(fields.get("status", "206") == "206") * 6 + 200
     for known in (None, "0" * 64):
         partial = written(b"beginning", "partial")
         with suppress(FailedError):
-            download("https://h.test/x", partial, _Rest(status, told), known)
+            download("https://h.test/x", partial, _Rest(status, fields), known)
 
 
 @cache
@@ -232,7 +232,7 @@ def _source_archive(data: bytes) -> None:
     read_texts(io.BytesIO(data), "CMakeLists.txt".__eq__, 1 << 28, "archive")
 
 
-_FACT = ReadFact("fact", ("file",), re.compile(r"^fact (.*)$", re.MULTILINE))
+_FACT = IndexFact("fact", ("file",), re.compile(r"^fact (.*)$", re.MULTILINE))
 
 
 @target("release-facts", "resolve.unlisted.needs_of")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.shared.job.ground import Ground
+    from tests.shared.job.system import SystemFiles
 
 SEARCH = f"{ROCM}:{PLUGIN}"
 OLD_RCCL, NEW_RCCL = "2.13.4", "2.27.7"
@@ -191,7 +191,7 @@ def a_program(world: World) -> None:
     program(
         world.new(world.program),
         world.at(f"{ROCM}/librccl.so.1"),
-        world.at(f"{world.ground.folder}/libc.so.6"),
+        world.at(f"{world.system.folder}/libc.so.6"),
         *runpath(ROCM),
         source=PROGRAM,
     )
@@ -202,7 +202,7 @@ def a_program(world: World) -> None:
 
 def provider_in_a_file(world: World) -> None:
     torch_with_rccl(world)
-    folder = world.ground.folder
+    folder = world.system.folder
     world.remove(f"{folder}/libfabric.so.1")
     fabric_of(world.new(f"{folder}/libfabric.so.1"), None, default=f"{folder}/libfabric")
     library(world.new(f"{folder}/libfabric/libcxi-fi.so"), world.at(f"{folder}/libcxi.so.1"), source=sources.PROVIDER)
@@ -234,9 +234,9 @@ BASES: dict[str, Callable[[World], None]] = {
 }
 
 
-def make(name: str, root: Path, ground: Ground, *, bundled: bool = True) -> World:
+def make(name: str, root: Path, system: SystemFiles, *, bundled: bool = True) -> World:
     """Return a known-good image; `bundled`: with a fabric of its own, else it needs a node's."""
-    world = new_world(root, ground)
+    world = new_world(root, system)
     world.fabric()
     BASES[name](world)
     if not bundled:
@@ -246,4 +246,4 @@ def make(name: str, root: Path, ground: Ground, *, bundled: bool = True) -> Worl
 
 def drop_fabric(world: World) -> None:
     for name in ("libfabric.so.1", "libcxi.so.1", "libfabric/libcxi-fi.so"):
-        world.at(f"{world.ground.folder}/{name}").unlink(missing_ok=True)
+        world.at(f"{world.system.folder}/{name}").unlink(missing_ok=True)

@@ -36,7 +36,7 @@ def _prefix(world: World) -> str:
 
 
 def _libfabric(world: World) -> str:
-    path = f"{world.ground.folder}/libfabric.so.1"
+    path = f"{world.system.folder}/libfabric.so.1"
     if not world.at(path).exists():
         raise NotHereError
     return path
@@ -75,9 +75,9 @@ def _provider(
     """Put cxi into a file of its own, in libfabric's own folder or in another one."""
 
     def plant(world: World) -> None:
-        path, default = _libfabric(world), f"{world.ground.folder}/libfabric"
+        path, default = _libfabric(world), f"{world.system.folder}/libfabric"
         fabric_of(world.new(path), None, default=default, asks_loader=asks_loader)
-        cxi = world.at(f"{world.ground.folder}/libcxi.so.1")
+        cxi = world.at(f"{world.system.folder}/libcxi.so.1")
         library(world.new(f"{folder or default}/libcxi-fi.so"), cxi, source=source)
         if variables:
             world.set(**variables)
@@ -118,8 +118,8 @@ def interpreter_behind_a_link(world: World) -> None:
     """$ORIGIN of what the kernel starts is the folder of the file itself."""
     if world.program is not None:
         raise NotHereError
-    world.move(f"{_prefix(world)}/bin/python{world.ground.version}", f"{_prefix(world)}/bin/real")
-    world.link(f"{_prefix(world)}/bin/python{world.ground.version}", "real")
+    world.move(f"{_prefix(world)}/bin/python{world.system.version}", f"{_prefix(world)}/bin/real")
+    world.link(f"{_prefix(world)}/bin/python{world.system.version}", "real")
 
 
 def link_to_no_interpreter_first_on_path(world: World) -> None:
@@ -186,7 +186,7 @@ def torch_of_cuda(world: World) -> None:
         world.new(f"{package}/lib/libtorch_cuda.so"), source='const char *all_reduce(void) { return "nccl"; }'
     )
     world.remove(f"{package}/lib/libtorch_hip.so")
-    name = f"_C.cpython-{world.ground.version.replace('.', '')}-x86_64-linux-gnu.so"
+    name = f"_C.cpython-{world.system.version.replace('.', '')}-x86_64-linux-gnu.so"
     library(world.new(f"{package}/{name}"), *rpath("$ORIGIN/lib"), cuda, source=sources.EXTENSION)
     text = world.at(f"{package}/__init__.py").read_text().replace("libtorch_hip", "libtorch_cuda")
     world.put(f"{package}/__init__.py", text, 0o644)
@@ -242,7 +242,7 @@ def _name(world: World) -> str:
 
 no_plugin = _do(lambda world: world.remove(world.plugin_file))
 plugin_off_the_path = _do(lambda world: world.move(world.plugin_file, f"/opt/elsewhere/{_name(world)}"))
-plugin_in_a_default_folder = _do(lambda world: world.move(world.plugin_file, f"{world.ground.folder}/{_name(world)}"))
+plugin_in_a_default_folder = _do(lambda world: world.move(world.plugin_file, f"{world.system.folder}/{_name(world)}"))
 
 
 def plugin_in_the_cache(world: World) -> None:
@@ -316,14 +316,14 @@ def plugin_with_a_search_path_behind(world: World) -> None:
     """LD_LIBRARY_PATH comes before a RUNPATH."""
     fabric_of(world.new("/opt/plain/lib/libfabric.so.1"), None)
     world.plugin(world.plugin_file, *runpath("/opt/plain/lib"))
-    world.prepend("LD_LIBRARY_PATH", world.ground.folder)
+    world.prepend("LD_LIBRARY_PATH", world.system.folder)
 
 
 def plugin_with_a_search_path_of_old_kind(world: World) -> None:
     """And after a DT_RPATH."""
     fabric_of(world.new("/opt/plain/lib/libfabric.so.1"), None)
     world.plugin(world.plugin_file, *rpath("/opt/plain/lib"))
-    world.prepend("LD_LIBRARY_PATH", world.ground.folder)
+    world.prepend("LD_LIBRARY_PATH", world.system.folder)
 
 
 def plugin_with_another_hip(world: World) -> None:
@@ -364,7 +364,7 @@ def libfabric_without_cxi(world: World) -> None:
 
 def libfabric_too_old(world: World) -> None:
     path = _libfabric(world)
-    fabric_of(world.new(path), world.at(f"{world.ground.folder}/libcxi.so.1"), versions=FABRIC_VERSIONS[:2])
+    fabric_of(world.new(path), world.at(f"{world.system.folder}/libcxi.so.1"), versions=FABRIC_VERSIONS[:2])
 
 
 def libfabric_cut_off(world: World) -> None:
@@ -375,30 +375,30 @@ def libfabric_cut_off(world: World) -> None:
 
 def no_libcxi(world: World) -> None:
     _libfabric(world)
-    world.remove(f"{world.ground.folder}/libcxi.so.1")
+    world.remove(f"{world.system.folder}/libcxi.so.1")
 
 
 def libcxi_too_old(world: World) -> None:
     _libfabric(world)
-    cxi_of(world.new(f"{world.ground.folder}/libcxi.so.1"), ("LIBCXI_1.0", "LIBCXI_1.1"))
+    cxi_of(world.new(f"{world.system.folder}/libcxi.so.1"), ("LIBCXI_1.0", "LIBCXI_1.1"))
 
 
 def libcxi_newer(world: World) -> None:
     _libfabric(world)
-    cxi_of(world.new(f"{world.ground.folder}/libcxi.so.1"), tuple(f"LIBCXI_1.{minor}" for minor in range(9)))
+    cxi_of(world.new(f"{world.system.folder}/libcxi.so.1"), tuple(f"LIBCXI_1.{minor}" for minor in range(9)))
 
 
 def libfabric_in_a_folder_on_the_path(world: World) -> None:
     _libfabric(world)
     for name in ("libfabric.so.1", "libcxi.so.1"):
-        world.move(f"{world.ground.folder}/{name}", f"/opt/libfabric/lib/{name}")
+        world.move(f"{world.system.folder}/{name}", f"/opt/libfabric/lib/{name}")
     world.prepend("LD_LIBRARY_PATH", "/opt/libfabric/lib")
 
 
 def libfabric_in_a_folder_off_the_path(world: World) -> None:
     _libfabric(world)
     for name in ("libfabric.so.1", "libcxi.so.1"):
-        world.move(f"{world.ground.folder}/{name}", f"/opt/libfabric/lib/{name}")
+        world.move(f"{world.system.folder}/{name}", f"/opt/libfabric/lib/{name}")
 
 
 provider_where_it_is_looked_for = _provider()
@@ -444,9 +444,9 @@ CHANGES = named(globals())
 
 def _interpreter(world: World, kind: str, search: str = "$ORIGIN/../lib") -> None:
     prefix = _prefix(world)
-    if world.program is not None or not world.at(f"{prefix}/bin/python{world.ground.version}").exists():
+    if world.program is not None or not world.at(f"{prefix}/bin/python{world.system.version}").exists():
         raise NotHereError
-    world.take(f"{prefix}/bin/python{world.ground.version}", world.ground.interpreter(f"{kind}-{len(search)}", search))
+    world.take(f"{prefix}/bin/python{world.system.version}", world.system.interpreter(f"{kind}-{len(search)}", search))
 
 
 def _other_torch(world: World, version: str, *, make: bool = True) -> None:

@@ -34,8 +34,8 @@ from tests.shared.job.pairs import Pair, pair_of
 from tests.shared.job.world import World, clone
 
 if TYPE_CHECKING:
-    from tests.shared.job.ground import Ground
     from tests.shared.job.kinds.place import Kind, Planted
+    from tests.shared.job.system import SystemFiles
 
 KINDS: dict[str, dict[str, Kind]] = {
     "A": {"startup code": startup_code.startup_code},
@@ -112,11 +112,11 @@ class Examined:
 
 
 class Examiner:
-    """Makes images on a ground, and examines what is said of them."""
+    """Makes images on the files of a system, and examines what is reported of them."""
 
-    def __init__(self, folder: Path, ground: Ground) -> None:
+    def __init__(self, folder: Path, system: SystemFiles) -> None:
         self._folder = folder
-        self._ground = ground
+        self._system = system
         self._bases: dict[str, World] = {}
 
     @contextmanager
@@ -144,7 +144,7 @@ class Examiner:
 
     def _base(self, name: str) -> World:
         if name not in self._bases:
-            self._bases[name] = make(name, self._folder / name, self._ground)
+            self._bases[name] = make(name, self._folder / name, self._system)
         return self._bases[name]
 
     def examined(self, names: Iterator[str] | list[str]) -> Iterator[Examined]:
@@ -159,7 +159,7 @@ class Examiner:
                     pair = Pair(name, Answer.UNDECIDED, (f"crash: {error!r}",), ())
                 ends = " ".join(each.network for each in pair.happened)
                 if found := _LACKS.search(ends):
-                    raise RuntimeError(f"{name}: the ground lacks {found[1]}")
+                    raise RuntimeError(f"{name}: the system lacks {found[1]}")
                 yield Examined(name, base, planted, pair)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.shared.job.ground import Ground
+    from tests.shared.job.system import SystemFiles
 
 CHANGES = OF_FILES | PROCESS_CHANGES
 VARIABLES: dict[str, dict[str, str]] = {
@@ -47,7 +47,7 @@ VARIABLES: dict[str, dict[str, str]] = {
     "system-path": {"PATH": "/usr/bin:/bin"},
     "all-bound-at-once": {"LD_BIND_NOW": "1"},
 }
-"""What a user tells the engine to set."""
+"""What a user sets for the engine."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ ONCE_WRONG = (
     Case("in-the-cache", ("plugin-with-a-function-that-has-moved-to-another-version",), "newer-libcxi", "", False),
     Case("in-the-cache", ("a-sitecustomize-that-puts-a-folder-in-front",), "old-libfabric", "plugin-nothing", False),
 )
-"""Images of which an answer was wrong when they were first drawn; the answers of all are kept in fixtures/planted.toml."""
+"""Images of which an answer was wrong when they were first drawn; the answers of all are stored in fixtures/planted.toml."""
 NODES = ("lumi", "old-libfabric", "newer-libcxi", "newer-glibc", "broken-libcxi")
 _WITH_NODES, _WITH_TWO, _WITH_ALL = 500, 250, 250
 
@@ -118,11 +118,11 @@ def cases() -> list[Case]:
 
 
 class Machine:
-    """Makes images on a ground, and asks about them."""
+    """Makes images on the files of a system, and asks about them."""
 
-    def __init__(self, folder: Path, ground: Ground) -> None:
+    def __init__(self, folder: Path, system: SystemFiles) -> None:
         self._folder = folder
-        self._ground = ground
+        self._system = system
         self._bases: dict[tuple[str, bool], World] = {}
         self.nodes = nodes(folder / "nodes")
 
@@ -139,7 +139,7 @@ class Machine:
         key = case.base, case.bundled
         if key not in self._bases:
             name = f"{case.base}{'' if case.bundled else '-alone'}"
-            self._bases[key] = make(case.base, self._folder / name, self._ground, bundled=case.bundled)
+            self._bases[key] = make(case.base, self._folder / name, self._system, bundled=case.bundled)
         made = clone(self._bases[key], self._folder / "image")
         world: World | None = made
         try:

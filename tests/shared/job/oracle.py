@@ -60,16 +60,16 @@ class Happened:
         return self.network == "cxi"
 
 
-def variables_inside(world: World, told: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process in the container: the image's, what the engine is told, the engine's own."""
-    environment = {"PATH": DEFAULT_PATH, **world.variables, **told}
+def variables_inside(world: World, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process in the container: the image's, what the engine gets, the engine's own."""
+    environment = {"PATH": DEFAULT_PATH, **world.variables, **given}
     path = environment.get("LD_LIBRARY_PATH")
     environment["LD_LIBRARY_PATH"] = f"{path}:{ENGINE_LIBRARIES}" if path else ENGINE_LIBRARIES
     return environment
 
 
 def run_job(
-    world: World, job: str, told: Mapping[str, str], binds: Sequence[tuple[Path, str]] = (), python: str = "python"
+    world: World, job: str, given: Mapping[str, str], binds: Sequence[tuple[Path, str]] = (), python: str = "python"
 ) -> Happened:
     """Start a job in a namespace of its own, with the image as its root, as a user who owns nothing there.
 
@@ -78,7 +78,7 @@ def run_job(
     made = [place for _, target in binds if (place := _target(world, target))]
     program = _JOB.format(program="".join(f"    {line}\n" for line in job.splitlines()))
     argv = [world.program] if world.program else [python, "-B", "-c", program]
-    root, environment = world.root, variables_inside(world, told)
+    root, environment = world.root, variables_inside(world, given)
 
     def enter() -> None:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -13,10 +13,10 @@ from lumiimg.check.pipeline import final_findings
 from lumiimg.check.static.files import check_files
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.findings import Answer, Level, Severity
-from lumiimg.host.container_view import told_to_engine
+from lumiimg.host.container_view import as_engine_variables
 from lumiimg.image import FolderTree, open_image
-from tests.shared.job.ground import LOCALE
 from tests.shared.job.oracle import Happened, run_job
+from tests.shared.job.system import LOCALE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Grade(StrEnum):
 
     RIGHT = "right"
     OPEN = "not decided"
-    """The model said that it cannot know, whatever happened."""
+    """The model reports that it cannot know, whatever happened."""
     WRONG_GREEN = "wrong green"
     WRONG_RED = "wrong red"
     OTHER_FILES = "other files"
@@ -51,7 +51,7 @@ class Pair:
     difference: str = ""
     """Between the libraries that were predicted and those that were mapped."""
     asked: str = ""
-    """The open questions, with all that is said of them."""
+    """The open questions, with all that is reported of them."""
 
     @property
     def is_fast(self) -> bool:
@@ -67,19 +67,17 @@ class Pair:
 
     def __str__(self) -> str:
         ends = "; ".join(each.network for each in self.happened)
-        said = "; ".join(self.findings) or "nothing against it"
-        return (
-            f"{self.name}: {self.grade.value}: said {self.answer.value} ({said}), was {ends} {self.difference}".strip()
-        )
+        message = "; ".join(self.findings) or "nothing against it"
+        return f"{self.name}: {self.grade.value}: said {self.answer.value} ({message}), was {ends} {self.difference}".strip()
 
 
-def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answer, HostFit]:
+def ask(world: World, given: Mapping[str, str], node: Node | None) -> tuple[Answer, HostFit]:
     """Return what `check --level static` says of an image, with the snapshot of a node or without."""
     with open_image(world.root) as image:
         tree: Any = image.root.tree  # whoever runs the tests, the image is root's
         tree.stat = lambda node: FolderTree.stat(tree, node)._replace(uid=0, gid=0)
         snapshot = node.snapshot if node else None
-        variables = told_to_engine(told)
+        variables = as_engine_variables(given)
         seen = image.for_users()
         context = ImageInContext(world.root, seen, seen, variables, snapshot, program=world.program)
         files = check_files(context)
@@ -87,15 +85,15 @@ def ask(world: World, told: Mapping[str, str], node: Node | None) -> tuple[Answe
         return decide(found, files.static.path, level=Level.STATIC, level_was_asked_for=True), files
 
 
-def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None) -> Pair:
+def pair_of(name: str, world: World, given: Mapping[str, str], node: Node | None) -> Pair:
     """Ask the model, then do it."""
     try:
-        answer, files = ask(world, told, node)
+        answer, files = ask(world, given, node)
     except BadInputError as error:
         return Pair(name, Answer.UNDECIDED, (str(error),), (Happened("not tried", frozenset()),))
     static, manifest = files.static, files.manifest
     binds: list[tuple[Path, str]] = []
-    inside = dict(told)
+    inside = dict(given)
     if manifest is not None and node is not None:
         sources = [(node.root / bind.source.lstrip("/"), bind.target) for bind in manifest.binds]
         binds = [(source.resolve(), target) for source, target in sources if source.exists()]
@@ -105,9 +103,9 @@ def pair_of(name: str, world: World, told: Mapping[str, str], node: Node | None)
     python = static.job.program if static.job is not None and is_of_another and static.job.is_program else "python"
     happened = tuple(run_job(world, job, inside, binds, python) for job in world.jobs)
     against = (each for each in static.findings if each.severity in {Severity.PROBLEM, Severity.UNKNOWN})
-    said = tuple(f"{each.id}: {each.summary}" for each in against)
+    reported = tuple(f"{each.id}: {each.summary}" for each in against)
     asked = "\n".join(str(each) for each in static.findings if each.severity is Severity.UNKNOWN)
-    return Pair(name, answer, said, happened, _difference(static, happened), asked)
+    return Pair(name, answer, reported, happened, _difference(static, happened), asked)
 
 
 def _difference(static: StaticResult, happened: tuple[Happened, ...]) -> str:

@@ -68,12 +68,12 @@ def _of_python(source: str, *arguments: str) -> Change:
     """Let the interpreter need one library more."""
 
     def plant(world: World) -> None:
-        path = f"{_prefix(world)}/bin/python{world.ground.version}"
+        path = f"{_prefix(world)}/bin/python{world.system.version}"
         if world.program is not None or not world.at(path).is_file():
             raise NotHereError
-        library(world.new(f"{world.ground.folder}/libextra.so"), *arguments, source=source)
+        library(world.new(f"{world.system.folder}/libextra.so"), *arguments, source=source)
         own = world.put(path, world.at(path).read_bytes())
-        world.ground.needing(own, "libextra.so")
+        world.system.needing(own, "libextra.so")
 
     return plant
 
@@ -232,20 +232,20 @@ def old_plugin_in_a_folder_for_its_owner(world: World) -> None:
 
 def libfabric_needs_a_library_with_data_of_nobody(world: World) -> None:
     path = _libfabric(world)
-    extra = library(world.new(f"{world.ground.folder}/libextra.so"), source=_DATA)
-    fabric_of(world.new(path), world.at(f"{world.ground.folder}/libcxi.so.1"), extra)
+    extra = library(world.new(f"{world.system.folder}/libextra.so"), source=_DATA)
+    fabric_of(world.new(path), world.at(f"{world.system.folder}/libcxi.so.1"), extra)
 
 
 def libfabric_needs_a_library_with_a_call_of_nobody(world: World) -> None:
     path = _libfabric(world)
-    extra = library(world.new(f"{world.ground.folder}/libextra.so"), "-Wl,-z,lazy", source=_CALL)
-    fabric_of(world.new(path), world.at(f"{world.ground.folder}/libcxi.so.1"), extra)
+    extra = library(world.new(f"{world.system.folder}/libextra.so"), "-Wl,-z,lazy", source=_CALL)
+    fabric_of(world.new(path), world.at(f"{world.system.folder}/libcxi.so.1"), extra)
 
 
 def libcxi_without_its_function(world: World) -> None:
     """In the versions that are asked for."""
     _libfabric(world)
-    path = world.new(f"{world.ground.folder}/libcxi.so.1")
+    path = world.new(f"{world.system.folder}/libcxi.so.1")
     cxi_of(path)
     data = path.read_bytes()
     path.write_bytes(data.replace(b"\0cxil_open_device\0", b"\0cxil_shut_device\0"))
@@ -289,7 +289,7 @@ def plugin_with_another_hip_that_is_a_link(world: World) -> None:
 
 def _copied(name: str) -> Change:
     def plant(world: World) -> None:
-        shutil.copy(world.at(f"{world.ground.folder}/{name}"), world.new(f"/opt/copied/{name}"))
+        shutil.copy(world.at(f"{world.system.folder}/{name}"), world.new(f"/opt/copied/{name}"))
         world.prepend("LD_LIBRARY_PATH", "/opt/copied")
 
     return plant
@@ -299,7 +299,7 @@ math_library_copied = _copied("libm.so.6")
 c_library_copied = _copied("libc.so.6")
 
 
-math_library_is_gone = _do(lambda world: world.remove(f"{world.ground.folder}/libm.so.6"))
+math_library_is_gone = _do(lambda world: world.remove(f"{world.system.folder}/libm.so.6"))
 
 
 # -- what changes the loader --
@@ -312,7 +312,7 @@ help_of_the_loader = _setting(LD_DEBUG="libs,help")
 
 
 def python_of_another_user_s_rights(world: World) -> None:
-    path = f"{_prefix(world)}/bin/python{world.ground.version}"
+    path = f"{_prefix(world)}/bin/python{world.system.version}"
     if world.program is not None or not world.at(path).is_file():
         raise NotHereError
     world.put(path, world.at(path).read_bytes(), 0o4755)
@@ -337,11 +337,11 @@ def line_of_a_pth_that_runs_and_changes_nothing(world: World) -> None:
 def a_sitecustomize_that_puts_a_folder_in_front(world: World) -> None:
     _other_torch(world, "2.30.4")
     text = f"import sys\nsys.path.insert(0, '{world.folder_of('/opt/second')}')\n"
-    world.put(f"{_prefix(world)}/lib/python{world.ground.version}/sitecustomize.py", text, 0o644)
+    world.put(f"{_prefix(world)}/lib/python{world.system.version}/sitecustomize.py", text, 0o644)
 
 
 def a_sitecustomize_that_changes_nothing(world: World) -> None:
-    path = f"{_prefix(world)}/lib/python{world.ground.version}/sitecustomize.py"
+    path = f"{_prefix(world)}/lib/python{world.system.version}/sitecustomize.py"
     if world.at(path).exists():
         raise NotHereError
     world.put(path, "import os\n", 0o644)

@@ -15,11 +15,11 @@ from lumiimg.image import open_image
 from tests.shared.elf_builder import LOADER, library, rpath, runpath
 from tests.shared.fabric_builder import c_library, symbol, versioned
 from tests.shared.job import sources
-from tests.shared.job.ground import LOCALE
+from tests.shared.job.system import LOCALE
 
 if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
-    from tests.shared.job.ground import Ground
+    from tests.shared.job.system import SystemFiles
 
 ROCM = "/opt/rocm/lib"
 PLUGIN = "/opt/plugin/lib"
@@ -33,7 +33,7 @@ class World:
     """An image that a job is started in."""
 
     root: Path
-    ground: Ground
+    system: SystemFiles
     parts: Path
     """A folder for what libraries are linked with and the image does not have."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class World:
         self.new(path).symlink_to(target)
 
     def take(self, path: str, source: Path) -> None:
-        """Put a file of the ground there, by a hard link."""
+        """Put a file of the system there, by a hard link."""
         os.link(source, self.new(path))
 
     def remove(self, *paths: str) -> None:
@@ -92,30 +92,30 @@ class World:
 
     def folder_of(self, prefix: str) -> str:
         """Return where a Python looks for packages."""
-        if prefix == "/usr" and self.ground.is_debian:
+        if prefix == "/usr" and self.system.is_debian:
             return "/usr/lib/python3/dist-packages"
-        return f"{prefix}/lib/python{self.ground.version}/site-packages"
+        return f"{prefix}/lib/python{self.system.version}/site-packages"
 
     def python(self, prefix: str, kind: str = "", search: str = "$ORIGIN/../lib") -> None:
         """Put an interpreter there with its standard library; `kind` is its search path's, `rpath` or `runpath`."""
-        name = f"python{self.ground.version}"
-        self.take(f"{prefix}/bin/{name}", self.ground.interpreter(kind, search))
+        name = f"python{self.system.version}"
+        self.take(f"{prefix}/bin/{name}", self.system.interpreter(kind, search))
         for link in ("python", "python3"):
             self.link(f"{prefix}/bin/{link}", name)
         library_folder = f"{prefix}/lib/{name}"
-        for file in self.ground.modules.rglob("*"):
+        for file in self.system.modules.rglob("*"):
             if file.is_file() and file.suffix in {".py", ".so"}:
-                self.take(f"{library_folder}/{file.relative_to(self.ground.modules)}", file)
+                self.take(f"{library_folder}/{file.relative_to(self.system.modules)}", file)
         packages = self.folder_of(prefix)
         self.at(packages).mkdir(parents=True, exist_ok=True)
-        if prefix != "/usr" and self.ground.is_debian:
+        if prefix != "/usr" and self.system.is_debian:
             text = f"import site\nsite.addsitedir('{packages}')\n"
             self.put(f"{library_folder}/sitecustomize.py", text, 0o644)
 
     def venv(self, prefix: str, home: str, *, system: bool = False) -> None:
-        self.link(f"{prefix}/bin/python", f"{home}/bin/python{self.ground.version}")
+        self.link(f"{prefix}/bin/python", f"{home}/bin/python{self.system.version}")
         shared = f"include-system-site-packages = {'true' if system else 'false'}\n"
-        self.put(f"{prefix}/pyvenv.cfg", f"home = {home}/bin\n{shared}version = {self.ground.version}.1\n", 0o644)
+        self.put(f"{prefix}/pyvenv.cfg", f"home = {home}/bin\n{shared}version = {self.system.version}.1\n", 0o644)
         self.at(self.folder_of(prefix)).mkdir(parents=True)
 
     def rocm(self, folder: str = ROCM, version: str = "2.20.5", *, hip: int = 6) -> None:
@@ -149,7 +149,7 @@ class World:
             used = self.rccl_of_rocm(version)
         hip = library(self.new(f"{package}/lib/libtorch_hip.so"), *search, used, source=sources.TORCH_HIP)
         library(self.new(f"{package}/lib/libtorch_global_deps.so"), *search)
-        name = f"_C.cpython-{self.ground.version.replace('.', '')}-x86_64-linux-gnu.so"
+        name = f"_C.cpython-{self.system.version.replace('.', '')}-x86_64-linux-gnu.so"
         own = (rpath if kind == "rpath" else runpath)("$ORIGIN/lib")
         library(self.new(f"{package}/{name}"), *own, hip, source=sources.EXTENSION)
         self.put(f"{package}/__init__.py", TORCH, 0o644)
@@ -173,7 +173,7 @@ class World:
 
     def fabric(self, folder: str | None = None, **details: object) -> None:
         """Put a libfabric with cxi and a libcxi there."""
-        folder = folder or self.ground.folder
+        folder = folder or self.system.folder
         cxi = cxi_of(self.new(f"{folder}/libcxi.so.1"))
         fabric_of(self.new(f"{folder}/libfabric.so.1"), cxi, **details)  # type: ignore[arg-type]
 
@@ -236,21 +236,21 @@ JAX = _MODULES["jax"]
 BY_JAX = "import jax_plugins.xla_rocm7 as it\nnetwork = it.all_reduce()"
 
 
-def new_world(root: Path, ground: Ground) -> World:
+def new_world(root: Path, system: SystemFiles) -> World:
     """Return a root with a C library and what engines put into an image."""
     parts = root.with_name(f"{root.name}.parts")
-    world = World(root, ground, parts)
+    world = World(root, system, parts)
     for path in ("usr/lib64", "usr/bin", "etc", "dev", "proc", "sys", "tmp", ".singularity.d/env"):
         (root / path).mkdir(parents=True)
     for name in ("lib", "lib64", "bin"):
         (root / name).symlink_to(f"usr/{name}")
-    world.take(f"/usr/{LOADER[1:]}", ground.loader)
-    for file in ground.libraries:
-        world.take(f"{ground.folder}/{file.name}", file)
-    if ground.folder != "/usr/lib64":
-        world.link(f"{ground.folder}/{Path(LOADER).name}", LOADER)
-    if ground.locale is not None:
-        world.take(LOCALE, ground.locale)
+    world.take(f"/usr/{LOADER[1:]}", system.loader)
+    for file in system.libraries:
+        world.take(f"{system.folder}/{file.name}", file)
+    if system.folder != "/usr/lib64":
+        world.link(f"{system.folder}/{Path(LOADER).name}", LOADER)
+    if system.locale is not None:
+        world.take(LOCALE, system.locale)
     world.put("/.singularity.d/env/99-base.sh", "", 0o755)
     world.put("/etc/os-release", "ID=debian\n", 0o644)
     world.set(PATH="/usr/bin:/bin")

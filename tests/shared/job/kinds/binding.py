@@ -134,13 +134,13 @@ def _symbolic(world: World, what: str, draw: random.Random) -> None:
 def _needed_by_python(world: World, what: str, draw: random.Random) -> None:
     from tests.shared.job.kinds.place import home_of
 
-    path = f"{home_of(world)}/bin/python{world.ground.version}"
-    _shim(world, what, f"{world.ground.folder}/libshim.so")
+    path = f"{home_of(world)}/bin/python{world.system.version}"
+    _shim(world, what, f"{world.system.folder}/libshim.so")
     if world.at(path).is_symlink() or not world.at(path).is_file():
         from tests.shared.job.changes import NotHereError
 
         raise NotHereError
-    world.ground.needing(own(world, path), "libshim.so")
+    world.system.needing(own(world, path), "libshim.so")
 
 
 def _needed_by_extension(world: World, what: str, draw: random.Random) -> None:

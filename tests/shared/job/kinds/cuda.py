@@ -26,7 +26,7 @@ def plugin_for_cuda(world: World, draw: random.Random) -> Planted:
     there = draw.choice(["nowhere", "nowhere", "in the image", "stub elsewhere"])
     made = [library(world.parts / name, source=_CUDA) for name in names]
     if there != "nowhere":
-        folder = world.ground.folder if there == "in the image" else "/usr/local/cuda/lib64/stubs"
+        folder = world.system.folder if there == "in the image" else "/usr/local/cuda/lib64/stubs"
         for name in names:
             library(world.new(f"{folder}/{name}"), source=_CUDA)
     path = world.plugin_file

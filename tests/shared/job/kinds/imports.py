@@ -198,7 +198,7 @@ _PTH_FORMS: dict[str, Callable[[World, str, list[str], random.Random], None]] = 
 
 def site_folders(world: World, draw: random.Random) -> Planted:
     """Another torch, or the only one, lies in a folder that may be one of this Python's."""
-    version = world.ground.version
+    version = world.system.version
     prefix, home = prefix_of(world), home_of(world)
     name = draw.choice([
         f"{home}/local/lib/python{version}/dist-packages", f"{home}/lib/python3/dist-packages",
@@ -238,7 +238,7 @@ def virtual_environments(world: World, draw: random.Random) -> Planted:
         raise NotHereError
     torch = torch_of(world)
     world.jobs = (BY_TORCH,)
-    home, version = home_of(world), world.ground.version
+    home, version = home_of(world), world.system.version
     place = draw.choice(["/opt/env", "/usr/local/env"])
     form = draw.choice(["true", "True", "TRUE", " true ", "yes", "1", "false", "False", "", "none"])
     key = draw.choice(["include-system-site-packages", "Include-System-Site-Packages", "include_system_site_packages"])
@@ -304,7 +304,7 @@ def python_variables(world: World, draw: random.Random) -> Planted:
 def which_python(world: World, draw: random.Random) -> Planted:
     """Its file has another name, and other standard libraries lie about."""
     torch = torch_of(world)
-    home, prefix, version = home_of(world), prefix_of(world), world.ground.version
+    home, prefix, version = home_of(world), prefix_of(world), world.system.version
     if world.at(f"{stdlib_of(world)}/sitecustomize.py").exists():
         raise NotHereError
     form = draw.choice(
@@ -349,7 +349,7 @@ def which_python(world: World, draw: random.Random) -> Planted:
 def ways_to_python(world: World, draw: random.Random) -> Planted:
     """What `python` on PATH is: links into environments, chains, folders that are in the way, scripts."""
     torch_of(world)
-    prefix, home, version = prefix_of(world), home_of(world), world.ground.version
+    prefix, home, version = prefix_of(world), home_of(world), world.system.version
     real = f"{home}/bin/python{version}"
     form = draw.choice([*_ROADS])
     front = "/opt/front/bin"
@@ -406,13 +406,13 @@ def _copy_without_environment(world: World, front: str, prefix: str, real: str) 
 def _copy_with_landmark(world: World, front: str, prefix: str, real: str) -> None:
     """A copied program, and an empty standard library beside it."""
     world.take(f"{front}/python", world.at(real))
-    put(world, f"/opt/front/lib/python{world.ground.version}/os.py", "")
+    put(world, f"/opt/front/lib/python{world.system.version}/os.py", "")
 
 
 def _with_pth_of_its_path(world: World, front: str, prefix: str, real: str) -> None:
     """`python._pth` beside the program says what its path is."""
     world.take(f"{front}/python", world.at(real))
-    library = f"{real.rpartition('/bin/')[0]}/lib/python{world.ground.version}"
+    library = f"{real.rpartition('/bin/')[0]}/lib/python{world.system.version}"
     put(world, f"{front}/python._pth", f"{library}\n{library}/lib-dynload\n# import site\n")
 
 

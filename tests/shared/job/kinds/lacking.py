@@ -20,8 +20,8 @@ _FILES = (
 def lacking(world: World, draw: random.Random) -> Planted:
     """Remove a file, or the library that `_ctypes` needs."""
     name = draw.choice(["libffi", *_FILES, *_FILES[:1]])
-    folder = world.at(f"{home_of(world)}/lib/python{world.ground.version}")
-    place = world.at(world.ground.folder) if name == "libffi" else folder
+    folder = world.at(f"{home_of(world)}/lib/python{world.system.version}")
+    place = world.at(world.system.folder) if name == "libffi" else folder
     for file in [*place.glob("libffi.so*" if name == "libffi" else name)]:
         file.unlink()
     return Planted(f"without {name}")

@@ -59,7 +59,7 @@ def packages_of(world: World) -> str:
 
 
 def stdlib_of(world: World) -> str:
-    return f"{home_of(world)}/lib/python{world.ground.version}"
+    return f"{home_of(world)}/lib/python{world.system.version}"
 
 
 def torch_of(world: World) -> str:
@@ -69,7 +69,7 @@ def torch_of(world: World) -> str:
 
 
 def tag_of(world: World) -> str:
-    return f"cpython-{world.ground.version.replace('.', '')}"
+    return f"cpython-{world.system.version.replace('.', '')}"
 
 
 def own(world: World, path: str) -> Path:

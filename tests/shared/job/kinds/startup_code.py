@@ -309,7 +309,7 @@ def _by_pythonpath(world: World, text: str, draw: random.Random) -> str:
 
 def _in_user_site(world: World, text: str, draw: random.Random) -> str:
     world.set(PYTHONUSERBASE="/opt/userbase")
-    folder = f"/opt/userbase/lib/python{world.ground.version}/site-packages"
+    folder = f"/opt/userbase/lib/python{world.system.version}/site-packages"
     if draw.random() < 0.5:
         return put(world, f"{folder}/usercustomize.py", text)
     put(world, f"{folder}/own.pth", "import own_setup\n")
@@ -328,7 +328,7 @@ def _bytecode(world: World, text: str, draw: random.Random) -> str:
         code = compile(text, "own", "exec")
     except SyntaxError as error:
         raise NotHereError from error
-    if world.ground.version != f"{sys.version_info[0]}.{sys.version_info[1]}":
+    if world.system.version != f"{sys.version_info[0]}.{sys.version_info[1]}":
         raise NotHereError
     data = bootstrap.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
     return put(world, f"{packages_of(world)}/{draw.choice(['sitecustomize', 'usercustomize'])}.pyc", data)
@@ -336,7 +336,7 @@ def _bytecode(world: World, text: str, draw: random.Random) -> str:
 
 def _nowhere(world: World, text: str, draw: random.Random) -> str:
     """Where Python does not look, or not for that."""
-    version = world.ground.version
+    version = world.system.version
     torch = world.package or packages_of(world)
     place = draw.choice([
         f"{stdlib_of(world)}/own.pth", f"{packages_of(world)}/own.pth.disabled", f"{packages_of(world)}/sub/own.pth",

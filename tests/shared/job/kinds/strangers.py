@@ -31,11 +31,11 @@ _FOLDER_MODES = (0o700, 0o700, 0o750, 0o711, 0o744, 0o000, 0o755, 0o1777, 0o701,
 def _targets(world: World) -> dict[str, str]:
     """Return files and folders by what they are."""
     found = {
-        "ld.so": f"/usr{LOADER}", "libc": f"{world.ground.folder}/libc.so.6", "libm": f"{world.ground.folder}/libm.so.6",
-        "libfabric": f"{world.ground.folder}/libfabric.so.1", "libcxi": f"{world.ground.folder}/libcxi.so.1", "plugin": world.plugin_file,
+        "ld.so": f"/usr{LOADER}", "libc": f"{world.system.folder}/libc.so.6", "libm": f"{world.system.folder}/libm.so.6",
+        "libfabric": f"{world.system.folder}/libfabric.so.1", "libcxi": f"{world.system.folder}/libcxi.so.1", "plugin": world.plugin_file,
         "plugin's folder": world.plugin_file.rpartition("/")[0], "RCCL": world.rccl_files[0], "RCCL's folder": world.rccl_files[0].rpartition("/")[0],
         "HIP": f"{world.rccl_files[0].rpartition('/')[0]}/libamdhip64.so.6", "/opt": "/opt", "/usr": "/usr", "/usr/lib": "/usr/lib", "/etc": "/etc", "/": "/",
-        "ld.so's folder": "/usr/lib64", "libraries' folder": world.ground.folder, "HSA": f"{ROCM}/libhsa-runtime64.so.1", "/opt/rocm": "/opt/rocm", "/tmp": "/tmp",
+        "ld.so's folder": "/usr/lib64", "libraries' folder": world.system.folder, "HSA": f"{ROCM}/libhsa-runtime64.so.1", "/opt/rocm": "/opt/rocm", "/tmp": "/tmp",
         "ld.so.cache": "/etc/ld.so.cache", "ld.so.conf": "/etc/ld.so.conf", "os-release": "/etc/os-release",
     }  # fmt: skip
     if world.program is not None:
@@ -43,7 +43,7 @@ def _targets(world: World) -> dict[str, str]:
         return found
     home, prefix, stdlib, packages = home_of(world), prefix_of(world), stdlib_of(world), packages_of(world)
     found |= {
-        "interpreter": f"{home}/bin/python{world.ground.version}", "bin": f"{home}/bin", "standard library": stdlib, "encodings": f"{stdlib}/encodings",
+        "interpreter": f"{home}/bin/python{world.system.version}", "bin": f"{home}/bin", "standard library": stdlib, "encodings": f"{stdlib}/encodings",
         "encodings/__init__": f"{stdlib}/encodings/__init__.py", "encodings/utf_8": f"{stdlib}/encodings/utf_8.py", "encodings/latin_1": f"{stdlib}/encodings/latin_1.py",
         "os.py": f"{stdlib}/os.py", "site.py": f"{stdlib}/site.py", "ctypes": f"{stdlib}/ctypes/__init__.py", "re": f"{stdlib}/re/__init__.py",
         "ctypes' folder": f"{stdlib}/ctypes", "struct": f"{stdlib}/struct.py", "lib-dynload": f"{stdlib}/lib-dynload", "abc": f"{stdlib}/abc.py", "codecs": f"{stdlib}/codecs.py",
@@ -150,7 +150,7 @@ def umask_of_builder(world: World, draw: random.Random) -> Planted:
                 file.chmod(mode)
             else:
                 chmod(world, "/" + str(file.relative_to(world.root)), mode)
-    shown = folder.replace(world.ground.version, "X")
+    shown = folder.replace(world.system.version, "X")
     return Planted(f"umask {mask:03o} of {shown}")
 
 

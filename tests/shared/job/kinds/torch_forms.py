@@ -180,7 +180,7 @@ def _zip(world: World, torch: str, draw: random.Random) -> None:
         )
     place = draw.choice(["variable", "pth", "number"])
     path = (
-        f"{home_of(world)}/lib/python{world.ground.version.replace('.', '')}.zip"
+        f"{home_of(world)}/lib/python{world.system.version.replace('.', '')}.zip"
         if place == "number"
         else "/opt/front.zip"
     )
@@ -247,7 +247,7 @@ def _editable_path(world: World, torch: str, draw: random.Random) -> None:
 
 
 def _egg(world: World, torch: str, draw: random.Random) -> None:
-    folder = f"{packages_of(world)}/torch-2.4.0-py{world.ground.version}-linux-x86_64.egg"
+    folder = f"{packages_of(world)}/torch-2.4.0-py{world.system.version}-linux-x86_64.egg"
     world.move(torch, f"{folder}/torch")
     named = draw.random() < 0.7
     if named:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.image.sif import SifHeader, write_sif
 from tests.shared import fabric_builder, gpu_builder
-from tests.shared.documents import Shelf
+from tests.shared.documents import DocFiles
 from tests.shared.fabric_builder import bundled
 from tests.shared.lumi_node import january, november
 from tests.shared.programs import squashed
@@ -45,7 +45,7 @@ ENV HF_HOME=/scratch/hf
 """
 
 
-def make_shelf(folder: Path, world: World, images: Mapping[str, Path] | None = None) -> Shelf:
+def make_doc_files(folder: Path, world: World, images: Mapping[str, Path] | None = None) -> DocFiles:
     """Make what pages ask for, once; `images` are real ones by their names."""
     put: dict[str, Callable[[Path], object]] = {
         name: partial(shutil.copy, FIXTURES / "nccl" / log) for name, log in LOGS.items()
@@ -70,7 +70,7 @@ def make_shelf(folder: Path, world: World, images: Mapping[str, Path] | None = N
     for name, image in (images or {}).items():
         put[name] = partial(shutil.copy, image)
     put["world"] = partial(_mirrors, world)
-    return Shelf(put)
+    return DocFiles(put)
 
 
 def _copy_of_image(kept: Path, make: Callable[[Path], Path], target: Path) -> None:

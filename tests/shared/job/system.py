@@ -92,7 +92,7 @@ DEBIANS = {"bullseye": "2.31", "bookworm": "2.36", "trixie": "2.41"}
 
 
 @dataclass(frozen=True)
-class Ground:
+class SystemFiles:
     """A glibc and a Python, as files of this machine."""
 
     name: str
@@ -105,7 +105,7 @@ class Ground:
     libraries: tuple[Path, ...]
     """What belongs into `folder`: the C library, and all that Python and ctypes need."""
     folder: str
-    """Where the loader looks by itself: `/usr/lib/x86_64-linux-gnu`."""
+    """Where the loader looks by default: `/usr/lib/x86_64-linux-gnu`."""
     loader: Path
     modules: Path
     """Its standard library, cut down to what starts it and ctypes."""
@@ -131,7 +131,7 @@ class Ground:
         subprocess.run(["patchelf", "--add-needed", name, python], check=True)
 
 
-class StandIns(Ground):
+class StandInFiles(SystemFiles):
     """A C library and a Python to ask the model about: nothing of them runs, and no program of the machine is needed."""
 
     def interpreter(self, kind: str = "", search: str = "$ORIGIN/../lib") -> Path:
@@ -142,7 +142,7 @@ class StandIns(Ground):
         program(python, *self.libraries, library(self.python.with_name(name)))
 
 
-def ground_of_stand_ins(folder: Path) -> StandIns:
+def stand_in_system(folder: Path) -> StandInFiles:
     libc = c_library(folder, 41, functions=_FUNCTIONS)
     files = [libc, *(versioned(folder / name, defines=("GLIBC_2.2.5",)) for name in ("libdl.so.2", "libm.so.6"))]
     names = ("PyModule_Create2", "Py_IsInitialized", "Py_NoSiteFlag")
@@ -150,7 +150,7 @@ def ground_of_stand_ins(folder: Path) -> StandIns:
     for name in FIRST_MODULES:
         (folder / "modules" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "modules" / name).touch()
-    return StandIns(
+    return StandInFiles(
         name="stand-ins",
         python=program(folder / "python", *files),
         version="3.12",
@@ -163,7 +163,7 @@ def ground_of_stand_ins(folder: Path) -> StandIns:
     )
 
 
-def ground_here(folder: Path, program: str = sys.executable) -> Ground:
+def system_here(folder: Path, program: str = sys.executable) -> SystemFiles:
     """Return that of this machine, with the Python that runs the tests or another one; `folder` takes its files."""
     needs("patchelf", "ldd")
     if not Path(LOADER).exists():
@@ -185,7 +185,7 @@ def ground_here(folder: Path, program: str = sys.executable) -> Ground:
     return _made(folder, "this machine", python, library, extensions, libraries, place, Path(LOADER), site)
 
 
-def ground_of_debian(root: Path, name: str, folder: Path) -> Ground:
+def debian_system(root: Path, name: str, folder: Path) -> SystemFiles:
     """Return that of a Debian whose packages lie unpacked in `root`."""
     needs("patchelf")
     python = next(path for path in (root / "usr/bin").glob("python3.*") if re.fullmatch(r"python3\.\d+", path.name))
@@ -230,7 +230,7 @@ def _made(
     loader: Path,
     site: str,
     root: Path = Path("/"),
-) -> Ground:
+) -> SystemFiles:
     """Copy all to one file system, from where images take it by hard links."""
     folder.mkdir(parents=True)
     interpreter = folder / "python"
@@ -260,7 +260,7 @@ def _made(
     glibc = re.search(rb"stable release version 2\.(\d+)", (folder / "libraries/libc.so.6").read_bytes())
     if found is None or glibc is None:
         pytest.fail(f"not a Python on glibc: {library}")
-    return Ground(
+    return SystemFiles(
         name=name,
         python=interpreter,
         version=found[1],
