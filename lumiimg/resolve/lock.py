@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.bootstrap import LockedBootstrap
     from lumiimg.resolve.request import Request
 
-MADE_HERE = "no digest is published; the digest of the first download is used from then on"
+MADE_HERE = "no digest is published: that of the first download is used from then on"
 """The note of such a source."""
 STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
 """The name of a file in the build."""

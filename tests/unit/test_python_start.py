@@ -137,7 +137,7 @@ def test_a_program_without_a_python_is_refused(tmp_path: Path) -> None:
             ("script", "is a script (#!/usr/bin/env bash)"),
             ("text", "is not a program"),
             ("other", "is not a Python"),
-            ("x", "leads nowhere"),
+            ("x", "broken link"),
         ):
             with pytest.raises(NoPythonError) as caught:
                 start_process(image.root, f"/{name}", {})

@@ -461,7 +461,7 @@ def test_a_variable_of_a_layer_that_looks_like_a_secret_is_refused_and_not_repea
         assert main([command[0], *words, *command[1:]]) == ExitCode.BAD_INPUT
         message = capsys.readouterr().err
         assert f"b/layer.toml: {entry.partition(' ')[0]} in [environment] looks like a secret" in message
-        assert "give it to the job" in message
+        assert "in the job that runs the image" in message
         assert value not in message
     assert not (tmp_path / "x.lock").exists()
 

@@ -166,7 +166,7 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
             "has '7-3', which is not a core or a range",
         ),
         ("near = [1, 0]", 'near = [1, 0]\nspared = "1"', "key 'binding.spared_for' is missing"),
-        ("hours = 1", "hours = 1\nleast_nodes = 5", "key 'partition[0].least_nodes' is 5, above the 4 nodes"),
+        ("hours = 1", "hours = 1\nleast_nodes = 5", "key 'partition[0].least_nodes' is 5, above the limit of 4 nodes"),
         ("hours = 1", "hours = 1\nstep = [{nodes = 9, hours = 1}]", "key 'partition[0].step' should go from few nodes"),
         (
             'title = "mine"',

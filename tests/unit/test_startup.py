@@ -82,7 +82,7 @@ def test_without_strace_the_missing_program_is_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     (image := tmp_path / "image.sif").touch()
     assert main(["bench", "import", str(image), "--module", "many"]) == 4
-    assert "strace is not installed here; install it" in capsys.readouterr().err
+    assert "strace is not here; install it" in capsys.readouterr().err
 
 
 def test_paths_in_a_container_are_the_images_or_bound() -> None:
