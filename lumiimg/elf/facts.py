@@ -137,7 +137,7 @@ class ElfFacts(Struct, frozen=True):
     loads_underaligned: bool = False
     """Whether the alignment of a PT_LOAD is less than a page: glibc before 2.35 refuses that."""
     missing_bytes: int = 0
-    """How far the segments reach behind the end of the file: it was cut off, as by a copy that did not end."""
+    """How far the segments reach past the end of the file: it was cut off, as by a copy that did not finish."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def test_what_the_real_programs_printed_is_what_the_table_expects(name: str) -> 
     assert len(asked) >= 8
     assert asked & shown == asked & there
     one, two, both = report["told"]["output"].splitlines()[-1].split(" ")
-    assert shows["told-variables"] == f"one={one} two={two} both={both}"
+    assert shows["engine-variables"] == f"one={one} two={two} both={both}"
     variables = re.findall(r"^((?:APPTAINER|SINGULARITY)_[A-Z]+)=", report["environment"]["output"], re.MULTILINE)
     assert shows["variables-inside"].split() == sorted(variables)
     goes_on = "trying root-mapped namespace" in report["no-subuid"]["output"]
