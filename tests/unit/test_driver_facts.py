@@ -122,7 +122,7 @@ def test_the_driver_that_was_seen_counts_where_no_site_is_named(
     for rocm, code in (("6.2.4", ExitCode.NO), ("7.2.1", ExitCode.GOOD), ("7.14.0", ExitCode.NO)):
         (info / "version").write_text(f"{rocm}-1\n")
         for site in ([], ["--site", "generic"]):
-            words = ["check", str(image), "--level", "static", "--host", str(node), *site]
+            words = ["check", str(image), "--level", "static", "--host", str(node), "--verbose", *site]
             assert (main(words), site) == (code, site)
             assert "AMD's 30.30" in unwrapped(capsys.readouterr().out)
     job = ["job", str(image), "--site", "lumi", "--host", str(node), "-o", str(tmp_path / "job.sh"), "--", "true"]

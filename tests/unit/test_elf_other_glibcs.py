@@ -109,7 +109,7 @@ def test_what_a_glibc_may_look_at_and_the_model_does_not_is_reported(tmp_path: P
     entries = [("libb.so", "/opt/haswell/libb.so", 1 << 50), ("libb.so", "/opt/b/libb.so", 0)]
     (tmp_path / "etc/ld.so.cache").write_bytes(loader_cache(entries))
     of_cache = "/etc/ld.so.cache: entries for CPU types (tls, haswell), which lumiimg ignores"
-    of_filter = "/opt/b/libb.so: filters libx.so, which lumiimg does not follow"
+    of_filter = "/opt/b/libb.so: filters libx.so, which lumiimg does not model"
     of_folder = "/opt/a/haswell/: glibc up to 2.36 may look there first; lumiimg does not"
     reported = {of_cache, of_filter, of_folder}
     for minor, warnings in (

@@ -107,14 +107,14 @@ PLAIN = gpu.bundle(*gpu.hip("gfx90a"))
         pytest.param(gpu.bundle(*gpu.hip("gfx90a"), count=1 << 60), "entries, more than", id="count of 2^60"),
         pytest.param(gpu.bundle(*gpu.hip("gfx90a"), offset=1 << 60), "ends at", id="offset past the end"),
         pytest.param(PLAIN[:-1], "ends at", id="cut code"),
-        pytest.param(PLAIN[:40], "cut off", id="cut table"),
+        pytest.param(PLAIN[:40], "truncated", id="cut table"),
         pytest.param(gpu.bundle(*gpu.hip("gfx\n\x1b[2J")), "not a valid target", id="escape in a target"),
         pytest.param(gpu.compressed(gpu.compressed(PLAIN)), "in a compressed bundle", id="nested"),
         pytest.param(gpu.compressed(PLAIN, whole=1 << 60), "that claims", id="whole size"),
         pytest.param(b"CCOB\4\0\0\0" + bytes(64), "version 4", id="unknown version"),
         pytest.param(REAL.read_bytes()[:40] + b"\xff" * 2680, "damaged", id="damaged zstd"),
         pytest.param(gpu.library(bytes(gpu.PAGE)), "no bundle", id="zeros in the section"),
-        pytest.param(gpu.library(PLAIN, kind=8), "taken out", id="section without bytes"),
+        pytest.param(gpu.library(PLAIN, kind=8), "split off", id="section without bytes"),
         pytest.param(gpu.code_object(flags=0xC0), "not known here", id="unknown processor"),
         pytest.param(gpu.code_object(version=0), "version 2", id="code object V2"),
     ],
@@ -215,7 +215,7 @@ def test_the_table_has_each_component_once_and_what_a_site_takes(
 
 
 UNREADABLE = [
-    ("opt/rocm/lib/librccl.so.1.0", gpu.library(PLAIN, kind=8), "was taken out"),
+    ("opt/rocm/lib/librccl.so.1.0", gpu.library(PLAIN, kind=8), "was split off"),
     (
         "opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco",
         gpu.code_object("gfx942"),

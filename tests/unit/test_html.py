@@ -136,7 +136,7 @@ def test_two_results_are_never_one_file(tmp_path: Path, capsys: Capture) -> None
     log.write_text("nothing\n")
     for other in (place, tmp_path / "." / "x" / ".." / "b"):
         assert main(["log", str(log), "--html", str(place), "--junit", str(other)]) == ExitCode.BAD_INPUT
-        assert "--html and --junit name two" in capsys.readouterr().err
+        assert "--html and --junit must name two" in capsys.readouterr().err
     assert not place.exists()
 
 
