@@ -73,9 +73,9 @@ class SiteBind(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class SiteFabric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The host's side of the fast network."""
 
-    slingshot: _Version | None
-    """Release of the Slingshot host software; this and the next are None where a scanned node does not show it."""
-    libfabric: _Version | None
+    slingshot: _Version | None = None
+    """Release of the Slingshot host software; this and the next are None where not known."""
+    libfabric: _Version | None = None
     """Version on the nodes."""
     glibc: _Version | None = None
     """The newest version of the C library that the host's libfabric and libcxi ask for; None where not known."""

@@ -175,13 +175,14 @@ def test_no_sentence_reads_translated() -> None:
     words = tomllib.loads((ROOT / "tests/words.toml").read_text())["word"]
     patterns = [(re.compile(word["pattern"], re.IGNORECASE), word) for word in words]
     found = []
-    for path in (path for glob in _PROSE for path in ROOT.glob(glob)):
+    # pages that are made from data are not in git: the data is read
+    for path in (path for glob in _PROSE for path in ROOT.glob(glob) if path not in WRITTEN):
         whole, shown = [(1, path.read_text())], list(_sentences(path))
         for pattern, word in patterns:
             for first, text in whole if word.get("docstrings") else shown:
                 lines = (first + text.count("\n", 0, hit.start()) for hit in pattern.finditer(text))
                 found += [f"{path.relative_to(ROOT)}:{line}: {word['better']} ({word['reason']})" for line in lines]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_all_pages_name_the_vllm_of_the_recipe() -> None:

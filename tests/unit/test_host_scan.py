@@ -1,4 +1,4 @@
-"""A scan finds what a host offers, wherever its site put_file it, says by which way, and takes nothing that is a person's."""
+"""A scan finds what a host offers, wherever its site puts it, says by which way, and takes nothing that is a person's."""
 
 from __future__ import annotations
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, structs
 
 import lumiimg
 from lumiimg.catalog.sites import find_site, site_names
@@ -183,6 +185,41 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
         assert main(words) == ExitCode.BAD_INPUT, new
         output = capsys.readouterr().err
         assert (fault in output, output.count("\n")) == (True, 1), output
+
+
+def keys(of: Struct, table: str = "") -> Iterator[tuple[str, bool]]:
+    """Return the keys that a file can have, and whether they are required."""
+    for key in structs.fields(of):
+        value = getattr(of, key.name)
+        first = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(first, Struct) and key.encode_name != "step":
+            yield from keys(first, f"{table}{key.encode_name}.")
+        else:
+            yield f"{table}{key.encode_name}", key.required
+
+
+def test_the_page_about_sites_shows_each_key_and_which_are_required(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/extend/site.md").read_text()
+    (text,) = re.findall(r"(?ms)^```toml\n(.*?)^```$", page)
+    (tmp_path / "mine.toml").write_text(text)
+    shown, table = {}, ""
+    for line in text.splitlines():
+        if found := re.match(r"\[{1,2}([a-z.]+)\]", line):
+            table = f"{found[1]}."
+        elif found := re.match(r"([a-z_]+) = ", line):
+            shown[table + found[1]] = "optional" not in line if table else found[1] in {"title", "source", "date"}
+    there = dict(keys(find_site(str(tmp_path / "mine.toml"), HOME)))
+    assert there.keys() - shown.keys() == {"name", "vendor"}  # the file's name; and what AMD's GPUs do not need
+    assert shown == {key: there[key] for key in shown}
+
+
+def test_of_a_fabric_no_version_needs_to_be_known(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(re.sub(r"(?m)^(slingshot|libfabric|glibc) = .*\n", "", MINE))
+    assert main(["show", str(path)]) == ExitCode.GOOD
+    assert "Slingshot not known, libfabric not known" in unwrapped(capsys.readouterr().out)
+    assert main(["explain", "--base", "rocm-6.4.4", "--add", "pytorch", "--site", str(path)]) == ExitCode.GOOD
+    assert "the host's Slingshot release is not known" in unwrapped(capsys.readouterr().out)
 
 
 CARD = ["--base", "rocm-6.2.4", "--add", "vllm"]

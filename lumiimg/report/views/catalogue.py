@@ -155,7 +155,7 @@ def _machine(site: Site) -> Iterator[_Fact]:
         yield from _driver(site.driver)
     if (fabric := site.fabric) is not None:
         asks = f"which needs glibc {fabric.glibc}" if fabric.glibc else "which glibc it needs is not documented"
-        text = f"Slingshot {fabric.slingshot}, libfabric {fabric.libfabric}, {asks}"
+        text = f"Slingshot {fabric.slingshot or 'not known'}, libfabric {fabric.libfabric or 'not known'}, {asks}"
         yield "fabric", text, f"{fabric.source}, {fabric.date}"
     for title, value in (("processors", site.processors), ("scheduler", site.scheduler), ("engine", site.engine)):
         yield title, value or "", ""
