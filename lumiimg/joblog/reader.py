@@ -65,6 +65,8 @@ class LogReader:
         """Of several processes, each once."""
         self._log = JobLog()
         self._learned: dict[str, LearnedPrefix] = {}
+        self._origin: tuple[bytes, Message] = (b"", Message(None, None, ""))
+        """What the latest line with a known text begins with: most lines of a file begin alike."""
         self._number = -1
         """Of the segment of the log that is read."""
         self._tails = 0
@@ -104,7 +106,8 @@ class LogReader:
         if not is_cut and is_flooded(block):
             count = block.count(b"\n")
             for index, line, key in self._repeats.unread(block, start):
-                seen = self._read(line, self._gate.entries(line), file, start + index)
+                entries = self._gate.entries(line)
+                seen = self._read(line, entries, file, start + index) if entries else None
                 if seen is not None:
                     self._repeats.remember(key, seen)
         else:
@@ -136,7 +139,7 @@ class LogReader:
         origin = _ORIGIN.match(line) if len(line) <= _SHORT_BYTES and not is_cut else None
         behind = line[origin.end() :] if origin is not None else b""
         if origin is not None and (known := self._known.get(behind)) is not None:
-            message = Message(origin[1].decode(), None, origin[0].decode(), has_origin=True)
+            message = self._written_by(origin)
             return self._take(message, known, file, position(self._number, number, 0), message.text)
         if is_cut:
             entries = [entry for entry in entries if entry.is_grave]
@@ -152,6 +155,12 @@ class LogReader:
                 if one.process == origin[1].decode():
                     self._remember(behind, origin[0].decode(), shown)
         return whole
+
+    def _written_by(self, origin: re.Match[bytes]) -> Message:
+        """Return what stands before a text: one object for lines that begin alike, as it is stored with each match."""
+        if self._origin[0] != origin[0]:
+            self._origin = (origin[0], Message(origin[1].decode(), None, origin[0].decode(), has_origin=True))
+        return self._origin[1]
 
     def _remember(self, text: bytes, before: str, shown: tuple[_Shown, ...]) -> None:
         """Keep what a text shows; of communicators each rank says another one."""
