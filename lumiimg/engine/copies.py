@@ -1,6 +1,6 @@
 """Copies of lumiimg itself, which work on many things at once; one that ends takes none of the others along.
 
-They run no other program: those pass the gate (`process.py`). The kernel ends them with lumiimg, however that ends.
+They run no other program: those pass the gate (`process.py`). They end with lumiimg, by the kernel where it is killed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import selectors
 import signal
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from lumiimg.engine.namespaces.syscalls import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
+    from types import FrameType
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,9 +56,10 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
                     yield number, found
         finally:
             for copy, pid in copies.items():
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                os.kill(pid, signal.SIGTERM)
                 copy.close()
+            for pid in copies.values():
+                os.waitpid(pid, 0)
 
 
 def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
@@ -66,20 +68,32 @@ def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
     # what a handler raises while Python forks is lost: `os.register_at_fork`
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
-        if pid := os.fork():
-            theirs.close()
-            return ours, pid
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)  # a terminal sends them to copies too; lumiimg ends these
+        if not (pid := os.fork()):
+            ours.close()
+            _be_copy(work, theirs, blocked)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    theirs.close()
+    return ours, pid
+
+
+def _be_copy(work: Callable[[T], R], end: socket.socket, blocked: Iterable[int]) -> NoReturn:
     try:
-        ours.close()
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)  # a terminal sends them to copies too; lumiimg ends these
+        signal.signal(signal.SIGTERM, _leave)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         die_with_parent(signal.SIGKILL)
         while True:
-            theirs.sendall(pickle.dumps(work(_received(theirs))))
+            end.sendall(pickle.dumps(work(_received(end))))
     finally:
         os._exit(1)  # what lumiimg itself has to write, or to put in order, is not done twice
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave through the `finally` blocks of the work, which remove what is half-written."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit
 
 
 def _received(end: socket.socket) -> Any:  # noqa: ANN401 - what was sent

@@ -284,16 +284,21 @@ def test_nothing_of_lumiimg_is_left_when_it_is_interrupted_at_several_images(
     nodes: tuple[Path, Path], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     program = (
-        "import os, time\nfrom pathlib import Path\nfrom lumiimg.check import drift\nfrom lumiimg.cli.main import run\n"
-        f"drift.follow = lambda *_: (Path({str(tmp_path)!r}, str(os.getpid())).touch(), time.sleep(987))\nrun()"
+        "import os, time\nfrom lumiimg.check import drift\nfrom lumiimg.cli.main import run\n"
+        "from lumiimg.core.files import Path, replaced\n"
+        "def follow(*_):\n"
+        f"    with replaced(Path({str(tmp_path)!r}, str(os.getpid()))): time.sleep(987)\n"
+        "drift.follow = follow\nrun()"
     )
     words = [sys.executable, "-c", program, "drift", *map(str, nodes), "--image", "one", "two", "three"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as parent:
         wait_until(lambda: any(tmp_path.iterdir()))
+        copies = [int(unfinished.name.split(".")[1]) for unfinished in tmp_path.iterdir()]
         parent.send_signal(number)
         _, err = parent.communicate(timeout=patient(60))
     assert (parent.returncode, err) == (code, "lumiimg: interrupted\n" if number == signal.SIGINT else "")
-    wait_until(lambda: not any(alive(int(pid.name)) for pid in tmp_path.iterdir()))
+    wait_until(lambda: not any(map(alive, copies)))
+    assert number == signal.SIGKILL or not any(tmp_path.iterdir()), "nor a file that is half-written"
 
 
 def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_drift_does_not_have(
