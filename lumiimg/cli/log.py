@@ -49,7 +49,8 @@ def execute(arguments: argparse.Namespace) -> int:
         if "-" not in files:
             if len(jobs := jobs_of(files)) > 1:
                 return _several(jobs, arguments, output, site)
-            if not jobs[0].number and len({re.sub(r"\d+", "", Path(name).stem) for name in arguments.paths}) > 1:
+            names = {re.sub(r"\d+", "", str(Path(name).parent / Path(name).stem)) for name in arguments.paths}
+            if not jobs[0].number and len(names) > 1:
                 write_note("read as one job, as nothing in these files says otherwise; if they are several, name each")
         report = _read(files, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)

@@ -117,7 +117,7 @@ def _apart(files: Sequence[str]) -> dict[str, str]:
 
     Their names differ in words, as a person gives them, each has communicators, and they have none in common.
     """
-    if len(files) > _MOST_READ or len({_DIGITS.sub("", os.path.basename(file)) for file in files}) < 2:  # noqa: PTH119
+    if len(files) > _MOST_READ or len({_DIGITS.sub("", path) for path in map(os.path.abspath, files)}) < 2:
         return {}
     jobs: list[tuple[set[bytes], list[str]]] = []
     for file in files:

@@ -72,7 +72,10 @@ def test_files_that_share_no_communicator_are_of_several_jobs(tmp_path: Path) ->
     silent = put(tmp_path, ["silent.out"], "step 1\n")[0]
     ranks = [put(tmp_path, [f"rank{rank}.out"], of(rank + 8))[0] for rank in range(2)]
     assert [job.files for job in jobs_of([good, bad, other])] == [[good, other], [bad]]
-    for together in ([good, other], [good, bad, silent], ranks):
+    runs = [put(tmp_path / run, ["run.out"], of(number))[0] for number, run in enumerate(("before", "after"), 20)]
+    assert [job.files for job in jobs_of(runs)] == [[run] for run in runs]
+    nodes = [put(tmp_path / f"nid{number}", ["run.out"], of(number))[0] for number in (30, 31)]
+    for together in ([good, other], [good, bad, silent], ranks, nodes):
         assert [job.files for job in jobs_of(together)] == [together]
 
 
