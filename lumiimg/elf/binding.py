@@ -179,11 +179,11 @@ def _first(
 def interposed(
     process: Process, user: LoadedObject, provider: LoadedObject, prefix: str
 ) -> tuple[LoadedObject, str] | None:
-    """Return the library that a function is taken from which one in a process asks another for, and its name.
+    """Return the library that answers a function in place of the one that is asked for it, and the function's name.
 
-    It is one that is looked at before (ld.so(8), LD_PRELOAD; dlopen(3), RTLD_GLOBAL). Those count that the other has,
-    and those that begin with `prefix`; where the symbols of one of the two are not recorded, these alone. Raises
-    OSError, BadInputError.
+    It comes earlier in the scope (ld.so(8), LD_PRELOAD; dlopen(3), RTLD_GLOBAL). Counted are functions that the other
+    defines, and those that begin with `prefix`; where the symbols of one of the two are not recorded, these alone.
+    Raises OSError, BadInputError.
     """
     wanted: set[WantedSymbol] | None = None
     if not user.is_recorded and not provider.is_recorded:

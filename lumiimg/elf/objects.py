@@ -113,7 +113,7 @@ class MissingVersion:
 
 
 def duplicate_libraries(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]:
-    """Return the paths of each library that is there twice, by its name without `.so` and what follows.
+    """Return the paths of each library that is loaded twice, by its name without `.so` and what follows.
 
     The loader distinguishes libraries by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
     a symbol without a version is still bound to the first of them that has it (glibc `elf/dl-lookup.c:do_lookup_x`).

@@ -68,7 +68,7 @@ class WantedSymbol(NamedTuple):
 
 
 def exported_symbols(file: RandomAccess, prefix: str = "") -> frozenset[str]:
-    """Return the names of defined global and weak dynamic symbols, of a recorded file those that are known of it.
+    """Return the names of defined global and weak dynamic symbols; of a recorded file, those that were recorded.
 
     None of a hidden version, which dlsym does not find (`lookup.py`). Raises ElfError.
     """

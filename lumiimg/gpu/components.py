@@ -50,7 +50,7 @@ class ComponentRole(NamedTuple):
 
 
 def component_of(path: str) -> str:
-    """Return what people call a library; else its own name, or its path where another is called so."""
+    """Return the common name of a library; else its file name, or its path where another library has that name."""
     known = _patterns("libraries")
     name = path.rpartition("/")[2]
     found = (known_name for known_name, pattern in known.items() if pattern.fullmatch(path))

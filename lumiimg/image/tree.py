@@ -21,7 +21,7 @@ class ImageError(BadInputError):
 
 
 class NoImageError(ImageError):
-    """A name of an image that no file or folder has."""
+    """No file or folder has the name that was given for an image."""
 
 
 class FileKind(StrEnum):

@@ -365,7 +365,7 @@ class Tail:
 
 
 def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[LogReport]:
-    """Yield the answer about nothing, then about what is written to the files, after each look that showed more.
+    """Yield an empty answer, then one each time that more is found in the files.
 
     A file that is written again makes it start again with all of them. Does not end by itself: a job that is silent may
     still run. Raises BadInputError if a file cannot be read.

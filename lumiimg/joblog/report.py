@@ -107,7 +107,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class VerdictGroup:
-    """Nodes whose ranks all came to the same."""
+    """Nodes whose ranks all have the same verdict."""
 
     verdict: Verdict
     """Of these nodes."""
