@@ -10,6 +10,7 @@ import pickle
 import selectors
 import signal
 import socket
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+_GRACE_S, _POLL_S = 10.0, 0.01
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -55,11 +57,9 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
                     give(copy if found is not None else None)
                     yield number, found
         finally:
-            for copy, pid in copies.items():
-                os.kill(pid, signal.SIGTERM)
+            for copy in copies:
                 copy.close()
-            for pid in copies.values():
-                os.waitpid(pid, 0)
+            _end([*copies.values()])
 
 
 def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
@@ -77,11 +77,24 @@ def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
     return ours, pid
 
 
+def _end(pids: list[int]) -> None:
+    """Have copies put in order what they work on, and end."""
+    until = time.monotonic() + _GRACE_S
+    while pids and time.monotonic() < until:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)  # again: one that comes just before a copy sleeps does not wake it
+        time.sleep(_POLL_S)
+        pids = [pid for pid in pids if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 def _be_copy(work: Callable[[T], R], end: socket.socket, blocked: Iterable[int]) -> NoReturn:
     try:
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)  # a terminal sends them to copies too; lumiimg ends these
-        signal.signal(signal.SIGTERM, _leave)
+        for number in _ENDING:  # a terminal sends them to copies too; lumiimg ends these, by SIGTERM
+            # not ignored for a moment: one that is pending would be lost
+            signal.signal(number, _leave if number == signal.SIGTERM else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         die_with_parent(signal.SIGKILL)
         while True:

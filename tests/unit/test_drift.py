@@ -283,22 +283,30 @@ def ending() -> None:
 def test_nothing_of_lumiimg_is_left_when_it_is_interrupted_at_several_images(
     nodes: tuple[Path, Path], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
+    begun, made = tmp_path / "begun", tmp_path / "made"
+    begun.mkdir()
+    made.mkdir()
     program = (
         "import os, time\nfrom lumiimg.check import drift\nfrom lumiimg.cli.main import run\n"
         "from lumiimg.core.files import Path, replaced\n"
         "def follow(*_):\n"
-        f"    with replaced(Path({str(tmp_path)!r}, str(os.getpid()))): time.sleep(987)\n"
+        f"    with replaced(Path({str(made)!r}, str(os.getpid()))):\n"
+        f"        Path({str(begun)!r}, str(os.getpid())).touch()\n        time.sleep(987)\n"
         "drift.follow = follow\nrun()"
     )
     words = [sys.executable, "-c", program, "drift", *map(str, nodes), "--image", "one", "two", "three"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as parent:
-        wait_until(lambda: any(tmp_path.iterdir()))
-        copies = [int(unfinished.name.split(".")[1]) for unfinished in tmp_path.iterdir()]
+        wait_until(lambda: any(begun.iterdir()))  # the others may be anywhere
+        copies = [path.name for path in begun.iterdir()]
         parent.send_signal(number)
-        _, err = parent.communicate(timeout=patient(60))
+        try:
+            _, err = parent.communicate(timeout=patient(60))
+        finally:
+            parent.kill()  # one that hangs would be waited for without end
     assert (parent.returncode, err) == (code, "lumiimg: interrupted\n" if number == signal.SIGINT else "")
-    wait_until(lambda: not any(map(alive, copies)))
-    assert number == signal.SIGKILL or not any(tmp_path.iterdir()), "nor a file that is half-written"
+    wait_until(lambda: not any(map(alive, map(int, copies))))
+    left = [path.name for path in made.iterdir() if any(copy in path.name for copy in copies)]
+    assert number == signal.SIGKILL or not left, "a file that is half-written"
 
 
 def test_each_image_is_adapted_to_a_file_of_its_own_and_no_option_is_named_that_drift_does_not_have(
