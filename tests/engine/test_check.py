@@ -189,7 +189,7 @@ def test_without_an_engine_the_files_are_checked_and_probe_is_missing_here(demo:
     result = check(demo, env=nothing)
     assert result.code == ExitCode.NO
     assert result.data["level"] == "static"
-    assert "no container engine" in result.data["levels"]["probe"]
+    assert "no working container engine" in result.data["levels"]["probe"]
     assert check(demo, "--level", "probe", env=nothing).code == ExitCode.MISSING_HERE
 
 
