@@ -17,7 +17,7 @@ from lumiimg.cli.output import Output
 from lumiimg.core.errors import BadInputError, ExitCode, say, write_note
 from lumiimg.core.files import is_named_as_data, read_beginning
 from lumiimg.core.text import address_of, as_operand, shell_join, shell_quote, with_folder
-from lumiimg.joblog import Job, LogReport, follow, jobs_of, log_files, read_files, vocabulary
+from lumiimg.joblog import Job, LogReport, follow, jobs_of, log_files, names_differ, read_files, vocabulary
 from lumiimg.report.read_progress import ReadProgress
 from lumiimg.report.views.log import log_document, signatures_document
 
@@ -49,8 +49,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if "-" not in files:
             if len(jobs := jobs_of(files)) > 1:
                 return _several(jobs, arguments, output, site)
-            names = {re.sub(r"\d+", "", str(Path(name).parent / Path(name).stem)) for name in arguments.paths}
-            if not jobs[0].number and len(names) > 1:
+            if not jobs[0].number and names_differ(arguments.paths):
                 write_note("read as one job, as nothing in these files says otherwise; if they are several, name each")
         report = _read(files, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)

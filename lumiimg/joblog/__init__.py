@@ -6,7 +6,7 @@ print(report.verdict, report.confidence, *report.causes)
 
 from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.files import follow, log_files, read_files, read_log
-from lumiimg.joblog.jobs import Job, jobs_of
+from lumiimg.joblog.jobs import Job, jobs_of, names_differ
 from lumiimg.joblog.lines import probe_event
 from lumiimg.joblog.reader import LogReader, read_lines
 from lumiimg.joblog.report import Cause, LogReport, Measurement, VerdictGroup
@@ -32,6 +32,7 @@ __all__ = [
     "follow",
     "jobs_of",
     "log_files",
+    "names_differ",
     "probe_event",
     "read_files",
     "read_lines",

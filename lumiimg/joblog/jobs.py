@@ -117,7 +117,7 @@ def _apart(files: Sequence[str]) -> dict[str, str]:
 
     Their names differ in words, as a person gives them, each has communicators, and they have none in common.
     """
-    if len(files) > _MOST_READ or len({_DIGITS.sub("", path) for path in map(os.path.abspath, files)}) < 2:
+    if len(files) > _MOST_READ or not names_differ(files):
         return {}
     jobs: list[tuple[set[bytes], list[str]]] = []
     for file in files:
@@ -128,6 +128,11 @@ def _apart(files: Sequence[str]) -> dict[str, str]:
         jobs = [job for job in jobs if job not in same]
         jobs.append((known.union(*(ids for ids, _ in same)), [*(one for _, of in same for one in of), file]))
     return {file: of[0] for _, of in jobs for file in of} if len(jobs) > 1 else {}
+
+
+def names_differ(files: Sequence[str]) -> bool:
+    """Whether names differ in more than numbers and what follows the last dot."""
+    return len({_DIGITS.sub("", os.path.splitext(path)[0]) for path in map(os.path.abspath, files)}) > 1  # noqa: PTH122 - of thousands
 
 
 def _head(file: str) -> bytes:

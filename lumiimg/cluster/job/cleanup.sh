@@ -3,5 +3,5 @@
 #? one. Other signals are for the program (sbatch --signal)
 srun --overlap --input=none --mpi=none --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 sh -c '
     trap "" HUP INT USR1 USR2
-    trap "sleep 3; rm -rf \"\$@\"" TERM
+    trap "sleep 3; rm -rf \"\$@\"; exit" TERM
     sleep infinity' sh @FOLDERS@ >/dev/null 2>&1 &
