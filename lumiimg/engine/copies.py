@@ -65,12 +65,13 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
 def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
     """Return by what a new copy takes items and gives results, and its number."""
     ours, theirs = socket.socketpair()
+    parent = os.getpid()
     # what a handler raises while Python forks is lost: `os.register_at_fork`
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         if not (pid := os.fork()):
             ours.close()
-            _be_copy(work, theirs, blocked)
+            _be_copy(work, theirs, blocked, parent)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     theirs.close()
@@ -90,14 +91,14 @@ def _end(pids: list[int]) -> None:
         os.waitpid(pid, 0)
 
 
-def _be_copy(work: Callable[[T], R], end: socket.socket, blocked: Iterable[int]) -> NoReturn:
+def _be_copy(work: Callable[[T], R], end: socket.socket, blocked: Iterable[int], parent: int) -> NoReturn:
     try:
         for number in _ENDING:  # a terminal sends them to copies too; lumiimg ends these, by SIGTERM
             # not ignored for a moment: one that is pending would be lost
             signal.signal(number, _leave if number == signal.SIGTERM else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         die_with_parent(signal.SIGKILL)
-        while True:
+        while os.getppid() == parent:  # else it ended before the kernel knew what to do then
             end.sendall(pickle.dumps(work(_received(end))))
     finally:
         os._exit(1)  # what lumiimg itself has to write, or to put in order, is not done twice
