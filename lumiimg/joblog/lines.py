@@ -32,8 +32,10 @@ _CUT = "…"
 _MOST_PREFIXES = 8
 """That follow each other: a container's, a launcher's, a framework's, a time."""
 
-_COLOUR = re.compile(r"(?:\x1b\[|\[(?=\d{1,3}(?:;\d{1,3}){0,4}m))[0-9;:?]{0,32}[A-Za-z]")
-"""ANSI sequences, also where a copy from the terminal has lost the escape character."""
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]")
+"""ANSI sequences."""
+_COPIED_COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
+"""The same where a copy from the terminal has lost the escape character."""
 _ORIGIN = re.compile(r"(?<![\w.\-])(?!-|\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10} (?:\[-?\d{1,11}\]|NCCL )")
 """`host:pid:tid [device]`; a host of one or two digits would be the hour of a time, and `-` is diff(1)'s mark."""
 _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
@@ -156,6 +158,9 @@ def messages(line: bytes) -> list[Message]:
     texts = [text for part in drawn if part and not _QUOTED.match(text := plain(part))]
     if not texts:
         return []
+    if len(texts) == 1 and (origin := _ORIGIN.match(texts[0])) and not _ANOTHER.search(texts[0], origin.end()):
+        # most lines of a job, in less time
+        return [Message(origin[1], None, texts[0], signed=True, has_origin=True)]
     tag = _TASK.match(texts[0]) or _OF_PROBE.search(texts[0])
     task = tag[tag.lastindex or 0] if tag else None
     return [message for text in texts for message in _joined(text, task)]
@@ -204,8 +209,9 @@ def warns(message: Message, end: int) -> bool:
 def plain(part: bytes) -> str:
     """Return a line, or what was drawn of one, as text without colours, cut to what is read of it."""
     text = part[: 4 * LINE_LIMIT].decode("utf-8", "replace")[:LINE_LIMIT]
-    if "\x1b" in text or "[" in text:
+    if "\x1b" in text:
         text = _COLOUR.sub("", text)
+    text = _COPIED_COLOUR.sub("", text)
     if PROBE in text and text.startswith(PROBE, begin := end_of(prefixes().launcher, text)):
         return text[:begin] + _quoted_by_probe(text[begin:])
     return text

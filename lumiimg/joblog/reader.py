@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from sys import intern
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from lumiimg.joblog.answer import answer
@@ -12,7 +13,7 @@ from lumiimg.joblog.flight import DUMP_LIMIT
 from lumiimg.joblog.gate import Gate, Repeats, is_flooded
 from lumiimg.joblog.learned import LearnedPrefix
 from lumiimg.joblog.lines import Message, announces_table, excerpt, messages, warns, without_records
-from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, Values, position
+from lumiimg.joblog.state import CommunicatorSeen, JobLog, LogSegment, Match, ProcessLog, Values, position
 from lumiimg.joblog.vocabulary import ExitRole, MessagePattern, Signature, vocabulary
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class LogReader:
         self._learned: dict[str, LearnedPrefix] = {}
         self._origin: tuple[bytes, Message] = (b"", Message(None, None, ""))
         """What the latest line with a known text begins with: most lines of a file begin alike."""
+        self._writer: tuple[str | None, str | None, str] | None = None
+        """Process, task and file of the latest line: the next one is mostly of the same."""
+        self._process: ProcessLog | None = None
+        """What is known of its process."""
         self._number = -1
         """Of the segment of the log that is read."""
         self._tails = 0
@@ -173,12 +178,14 @@ class LogReader:
     def _shown(self, message: Message, entries: Sequence[MessagePattern]) -> Iterator[_Shown]:
         """Yield what a message shows, whoever wrote it."""
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
-        found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
-        if not found or self._vocabulary.foreign.search(message.text) is not None:
+        if not message.signed:
+            found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
+        if not found or any(name in message.text for name in self._vocabulary.foreign):
             return
-        # of one line that several know, an error of Python says the least
-        first = min((entry.order for entry, _ in found if isinstance(entry, Signature) and entry.is_grave), default=0)
-        found = [(entry, match) for entry, match in found if not _says_little(entry) or entry.order == first]
+        if len(found) > 1:
+            # of one line that several know, an error of Python says the least
+            first = min((one.order for one, _ in found if isinstance(one, Signature) and one.is_grave), default=0)
+            found = [(entry, match) for entry, match in found if not _says_little(entry) or entry.order == first]
         if any(entry.id == "warning" for entry, _ in found) and self._vocabulary.harmless.search(message.text):
             found = [(entry, match) for entry, match in found if entry.id != "warning"]
         for entry, match in found:
@@ -188,18 +195,22 @@ class LogReader:
                 groups = groups if entry.id == "coordinates" else {}
             values = tuple(groups.items())
             if len(self._values) < _MOST_STORED:
-                values = self._values.setdefault(values, values)
+                self._values.setdefault(values, values)
+            values = self._values.get(values, values)
             yield _Shown(entry, values, excerpt(message.text, match.span()), communicator)
 
     def _take(
         self, message: Message, shown: Sequence[_Shown], file: str, at: int, before: str = ""
     ) -> tuple[Match, ...] | None:
         """Take in what a message shows; return the matches, where all of them stay. `before`: what evidence lacks."""
-        if message.process is not None:
-            self._log.note_owner(message.process, message.task, file)
+        writer = (message.process, message.task, file)
+        if writer != self._writer:
+            self._writer, self._process = writer, None
+            if message.process is not None:
+                self._log.note_owner(message.process, message.task, file)
         if not shown:
             return ()
-        process = self._log.process(message.process, message.task, file)
+        process = self._process = self._process or self._log.process(*writer)
         seen: list[Match] = []
         stay = True
         for entry, values, said, communicator in shown:
@@ -251,7 +262,8 @@ def _communicator(groups: Mapping[str, str], *, has_origin: bool) -> tuple[str, 
         return f"oneCCL/{rank}/{ranks}", CommunicatorSeen(rank, ranks, nodes, name, has_origin, here)
     # the address alone would not do: it may be given again after the communicator is destroyed
     nodes = int(groups["nodes"]) if groups["nodes"] else None
-    return f"{groups['comm']}/{rank}/{ranks}", CommunicatorSeen(rank, ranks, nodes, groups["id"] or None, has_origin)
+    id_ = intern(groups["id"])  # all its ranks say the same one
+    return f"{groups['comm']}/{rank}/{ranks}", CommunicatorSeen(rank, ranks, nodes, id_ or None, has_origin)
 
 
 def read_lines(file: str, lines: Iterable[str | bytes]) -> LogReport:

@@ -39,7 +39,8 @@ _TASK = -1
 _BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
 """What a process prints before it has a rank."""
 _OF_AN_END = frozenset(ExitRole) - {ExitRole.NO, ExitRole.RAISED, ExitRole.WAITED, ExitRole.OTHER}
-_PIECE_SHIFT, _LINE_SHIFT = 48, 8
+_PIECE_SHIFT, _LINE_SHIFT = 40, 8
+"""Positions in a million pieces stay below 2^60, where an integer takes the least memory."""
 
 Values = tuple[tuple[str, str], ...]
 """The named groups of a match."""
@@ -133,7 +134,10 @@ class ProcessLog:
 
     def known(self, event: str, values: Values) -> Match | None:
         """Return the match of the event with these values."""
-        return next((match for match in self.events.get(event, ()) if match.values == values), None)
+        for match in self.events.get(event, ()):
+            if match.values == values:
+                return match
+        return None
 
     def add(self, match: Match) -> bool:
         """Take a match that is not known yet; return whether it stays: of too many, the first and the latest do."""
@@ -152,7 +156,10 @@ class ProcessLog:
 
     def saw(self, *events: str) -> list[Match]:
         """Return all matches of these events, in the order in which they were first seen."""
-        return sorted((match for event in events for match in self.events.get(event, ())), key=_first_at)
+        found = [match for event in events for match in self.events.get(event, ())]
+        if len(found) > 1:
+            found.sort(key=_first_at)
+        return found
 
     def without(self, events: Collection[str]) -> ProcessLog:
         """Return the same but for some events."""
@@ -227,7 +234,7 @@ class JobLog:
     processes: dict[str, ProcessLog] = field(default_factory=dict)
     bare: dict[tuple[str, str | None], ProcessLog] = field(default_factory=dict)
     """Lines without `host:pid`, by file and task."""
-    owners: dict[tuple[str, str | None], set[str]] = field(default_factory=dict)
+    owners: dict[tuple[str, str | None], tuple[str, ...]] = field(default_factory=dict)
     """Processes seen beside them; two are enough to know that the owner is unknown."""
     job: ProcessLog = field(default_factory=lambda: ProcessLog("job", limit=JOB_VALUE_LIMIT))
     """What is true of the whole job, whoever printed it: variables, versions."""
@@ -242,11 +249,9 @@ class JobLog:
     def note_owner(self, process: str, task: str | None, file: str) -> None:
         """Note that a process wrote to a file, and for which task."""
         for key in ((file, task), (file, None)):
-            owners = self.owners.get(key)
-            if owners is not None and len(owners) < 2:
-                owners.add(process)
-            elif owners is None and len(self.owners) < PROCESS_LIMIT:
-                self.owners[key] = {process}
+            owners = self.owners.get(key, ())
+            if process not in owners and len(owners) < 2 and (owners or len(self.owners) < PROCESS_LIMIT):
+                self.owners[key] = (*owners, process)
 
     def process(self, name: str | None, task: str | None, file: str) -> ProcessLog:
         """Return the process that a message belongs to."""
@@ -274,7 +279,7 @@ class JobLog:
             anywhere.setdefault(task, set()).update(names)
         parts = {(name, ""): [process] for name, process in self.processes.items()}
         for (file, task), bare in self.bare.items():
-            owners = self.owners.get((file, task)) or anywhere.get(task, set())
+            owners = self.owners.get((file, task)) or tuple(anywhere.get(task, ()))
             if task == _BEYOND:
                 parts.setdefault(("", _BEYOND), []).append(bare)
             elif len(owners) == 1:
@@ -386,7 +391,8 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
 
     In several files the order of lines is not known: they count as one run.
     """
-    if len({log.file(match.first_at) for match in log.matches}) != 1:
+    places = (log.file(match.first_at) for match in log.matches)
+    if (first := next(places, None)) is None or any(file != first for file in places):
         return log, 1
     runs: list[_Span] = []
     marks = sorted(_marks(log))
@@ -403,7 +409,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
         log,
         processes={name: process for name, process in log.processes.items() if name in names},
         bare={key: process for key, process in bare.items() if process.events},
-        owners={key: left for key, of in log.owners.items() if (left := of & names)},
+        owners={key: left for key, of in log.owners.items() if (left := tuple(names.intersection(of)))},
         job=log.job.since(start),
     )
     return run, len(runs)

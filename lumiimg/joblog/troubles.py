@@ -63,7 +63,7 @@ def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]
 
 def filled(text: str, match: Match) -> str:
     """Put the groups of the match into a text."""
-    for name, value in values_of(match).items():
+    for name, value in values_of(match).items() if "{" in text else ():
         text = text.replace(f"{{{name}}}", value)
     return text
 

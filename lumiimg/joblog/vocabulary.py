@@ -215,7 +215,7 @@ class Vocabulary:
     entries: tuple[MessagePattern, ...]
     signatures: Mapping[str, Signature]
     """In order of likelihood."""
-    foreign: re.Pattern[str]
+    foreign: tuple[str, ...]
     """Messages about other plugins (tuner, profiler), which fail in the same words."""
     networks: Mapping[str, str]
     """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
@@ -278,7 +278,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(
         entries=(*_entries(MessagePattern, data["event"]), *signatures),
         signatures={one.id: one for one in signatures},
-        foreign=re.compile("|".join(map(re.escape, data["foreign"]["plugins"]))),
+        foreign=tuple(data["foreign"]["plugins"]),
         networks={name.lower(): family for family, names in data["networks"].items() for name in names},
         providers={name: Verdict(verdict) for name, verdict in data["providers"].items()},
         advice={one.id: one for one in _entries(GeneralCause, data["advice"])},
