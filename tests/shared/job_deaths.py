@@ -10,6 +10,8 @@ from typing import Any
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-deaths.toml").read_text())
 EXITED: list[str] = DATA["exited"]
 """What srun prints of any program that ends with an error."""
+TORCHRUN: list[str] = DATA["torchrun"]
+"""What torchrun prints of a rank that ends with an error."""
 CASCADE: list[str] = DATA["cascade"]
 """What other ranks and Slurm print of it afterwards."""
 NETWORKS: dict[str, list[str]] = DATA["network"]

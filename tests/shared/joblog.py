@@ -1,4 +1,4 @@
-"""Writes the log of a large job, as `srun -l` with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL gives it on LUMI-G.
+"""Logs as files hold them; and the log of a large job, as `srun -l` with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL gives it on LUMI-G.
 
 The wording is that of RCCL 2.22.3 with aws-ofi-nccl 1.18.0. The ranks' lines are interleaved; between them stand training output,
 warnings and collectives.
@@ -9,8 +9,19 @@ from __future__ import annotations
 import random
 from typing import IO, TYPE_CHECKING
 
+from lumiimg.joblog import LogReader, LogReport
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+
+def read_files(*files: tuple[str, Iterable[str]]) -> LogReport:
+    """Return what is read of files of one job, each a name and its lines."""
+    reader = LogReader()
+    for name, lines in files:
+        reader.begin(name)
+        reader.feed(name, "".join(f"{line}\n" for line in lines).encode())
+    return reader.report()
 
 
 GPUS = 8

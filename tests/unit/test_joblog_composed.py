@@ -9,8 +9,9 @@ from itertools import pairwise, product
 import pytest
 
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import LogReader, LogReport, read_lines
+from lumiimg.joblog import LogReport, read_lines
 from tests.shared.composed_jobs import LAUNCHERS, QUOTED, QUOTES, ComposedJob, recipes
+from tests.shared.joblog import read_files
 from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written
 from tests.shared.programs import EVERYTHING, sampled
 
@@ -72,11 +73,7 @@ def _kept(job: ComposedJob, seed: int) -> LogReport:
             mixed.append(chance.choice(left).pop(0))
         cuts = sorted(chance.choices(range(len(mixed) + 1), k=2 if seed % 3 == 1 else 0))
         files = [mixed[start:end] for start, end in pairwise([0, *cuts, len(mixed)])]
-    reader = LogReader()
-    for number, lines in enumerate(files):
-        reader.begin(f"job.{number}")
-        reader.feed(f"job.{number}", "".join(f"{line}\n" for line in lines).encode())
-    return reader.report()
+    return read_files(*((f"job.{number}", lines) for number, lines in enumerate(files)))
 
 
 VERSIONS = [version for version, family in FAMILIES.items() if "cxi" in outcomes(family)]

@@ -9,6 +9,7 @@ from lumiimg.check.run.log_answer import LogAnswer
 from lumiimg.core.findings import Severity
 from lumiimg.joblog import Confidence, How, LogReader, LogReport, Verdict, read_lines
 from tests.shared.job_deaths import DATA, DEATHS, EXITED, FRAMES, NETWORKS, died, job
+from tests.shared.joblog import read_files
 from tests.shared.programs import sampled
 
 VERDICTS = {"cxi": "ofi-cxi", "tcp": "socket", "none": "none"}
@@ -17,14 +18,6 @@ LINES, FOLLOWS = DATA["lines"], DATA["follows"]
 
 def read(lines: list[str]) -> LogReport:
     return read_lines("job.out", lines)
-
-
-def read_apart(**files: list[str]) -> LogReport:
-    """Return what is read of several files of one job."""
-    reader = LogReader()
-    for name, lines in files.items():
-        reader.feed(f"job.{name}", "".join(f"{line}\n" for line in lines).encode())
-    return reader.report()
 
 
 def ended(report: LogReport) -> str | None:
@@ -120,7 +113,7 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
             report = read([*job("cxi", 0, 3), *end])
             assert report.ended.cause in {"python-error", "assertion-failed", "end-unclear"}, (tag, error)
             assert (ended(report), report.severity) == (None, Severity.UNKNOWN), (tag, error)
-        assert read_apart(out=job("cxi", 0, 3), err=lines).severity is Severity.UNKNOWN, (tag, error)
+        assert read_files(("out", job("cxi", 0, 3)), ("err", lines)).severity is Severity.UNKNOWN, (tag, error)
         assert read([*job("cxi", 0, 3), *lines, *steps(120)]).severity is Severity.OK, (tag, error)
     # of a job on one node it says nothing of other nodes
     own = "nid005101:103:1 [0] NCCL INFO"
@@ -156,7 +149,9 @@ def test_an_error_is_the_end_where_only_what_follows_on_an_end_comes_after_it() 
             for block in filter(None, (text[:at], text[at:] + after)):
                 reader.feed("job.out", block)
             assert (ended(reader.report()) is not None) is ends, cut
-    assert ended(read_apart(out=job("cxi", 0, 3), err=died("quota", 3))) == "quota-exceeded", "in a file of its own"
+    assert ended(read_files(("out", job("cxi", 0, 3)), ("err", died("quota", 3)))) == "quota-exceeded", (
+        "in a file of its own"
+    )
 
 
 def test_what_the_network_died_of_is_the_verdict_and_needs_no_other_word() -> None:
@@ -210,7 +205,7 @@ def test_of_sacct_the_rows_count_that_are_of_the_job_as_it_ended() -> None:
         def end_of(own: str, *rows: tuple[str, str], row: str = row) -> str | None:
             table = [row.format(job=job, state=of, code="0:0" if of == "COMPLETED" else "1:0") for job, of in rows]
             number = [f"SLURM_JOB_ID={own}"] if own else []
-            report = read_apart(out=[*number, *job("cxi", 0, 3)], states=table)
+            report = read_files(("out", [*number, *job("cxi", 0, 3)]), ("states", table))
             assert report.severity is (Severity.PROBLEM if report.ended.cause else Severity.OK)
             return ended(report)
 
@@ -342,7 +337,7 @@ def test_a_rank_that_failed_is_named_in_whatever_order_slurm_says_so_and_nobody_
                 assert ended.how == ("cancelled" if expected == "cancelled " or "aborted" in expected else "died"), (
                     order
                 )
-            apart = read_apart(out=job(network, 0, 3, 9), err=words).ended
+            apart = read_files(("out", job(network, 0, 3, 9)), ("err", words)).ended
             assert apart.cause == expected.split()[0], order
 
 
@@ -355,7 +350,7 @@ def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
             assert [cause.id for cause in report.causes if cause.id == end] == [], (death, cleared)
             out_of_memory = "slurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
             assert ended_by([*start, cleared, death, out_of_memory]) == "out-of-memory", "Slurm says it last"
-        assert read_apart(out=[cleared], err=[death]).severity is Severity.PROBLEM
+        assert read_files(("out", [cleared]), ("err", [death])).severity is Severity.PROBLEM
 
 
 def test_of_a_job_out_of_time_the_nodes_that_were_on_tcp_are_named_first() -> None:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import LogReader, LogReport, read_lines
+from lumiimg.joblog import LogReport, read_lines
 from tests.shared.ended_jobs import DATA, VERSIONS, EndedJob, after_healthy, composed
+from tests.shared.joblog import read_files
 from tests.shared.programs import EVERYTHING, sampled
 
 PARTS = 16 if EVERYTHING else 1
@@ -31,7 +32,7 @@ def test_each_job_ends_as_it_was_composed(part: int) -> None:
 def faults_of(job: EndedJob, seed: int) -> set[str]:
     """Return what is wrong in the answers about a job in two orders of its lines, and in files of its ranks."""
     one, other = (read_lines("job.out", job.log(seed + order)) for order in range(2))
-    apart = read_apart(job.files())
+    apart = read_files(*job.files().items())
     found = {fault for report in (one, other) for fault in _faults(job, report)}
     # of its files no line has a prefix, and which came first is not known
     follows = frozenset() if job.order_is_known else FOLLOWS | {"step-ended", "first-to-fail"}
@@ -79,15 +80,6 @@ def _faults(job: EndedJob, report: LogReport) -> Iterator[str]:
 def _ranks(ranges: str | None) -> set[int]:
     spans = [part.partition("-") for part in (ranges or "").split(",") if part]
     return {rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)}
-
-
-def read_apart(files: dict[str, list[str]]) -> LogReport:
-    """Return what is read of several files of one job."""
-    reader = LogReader()
-    for name, lines in files.items():
-        reader.begin(name)
-        reader.feed(name, "".join(f"{line}\n" for line in lines).encode())
-    return reader.report()
 
 
 def test_no_warn_that_ends_a_job_leaves_a_healthy_log_green() -> None:

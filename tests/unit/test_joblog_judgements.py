@@ -11,7 +11,7 @@ from typing import Any
 
 from lumiimg.core.findings import Severity
 from lumiimg.joblog import LogReader, LogReport, Verdict, read_lines
-from tests.shared.joblog import job_log
+from tests.shared.joblog import job_log, read_files
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
 LOGS: list[dict[str, Any]] = EXCERPTS["log"]
@@ -35,14 +35,6 @@ def says(host: str, *texts: str, pid: int = 1) -> list[str]:
 
 def read(*lines: str) -> LogReport:
     return read_lines("job.out", lines)
-
-
-def read_files(*files: tuple[str, list[str]]) -> LogReport:
-    reader = LogReader()
-    for name, lines in files:
-        reader.begin(name)
-        reader.feed(name, "".join(f"{line}\n" for line in lines).encode())
-    return reader.report()
 
 
 def answer(report: LogReport) -> tuple[str, str, Severity]:

@@ -66,30 +66,6 @@ def test_the_last_line_of_an_error_stack_says_why_and_its_first_which_rank() -> 
             assert ended.ranks == "519" or not (prefix == "519: " or name == "Cray MPICH"), (name, last, prefix)
 
 
-def test_other_words_of_mpi_and_of_who_starts_it() -> None:
-    gtl = "MPIDI_CRAY_init: GPU_SUPPORT_ENABLED is requested, but GTL library is not linked"
-    for lines, cause in (
-        ([f"{CRAY}Abort(-1) (rank 0 in comm 0): {gtl}", " (Other MPI error)", "", "aborting job:", gtl], "mpi-gpu-not-linked"),
-        (["Open MPI failed an OFI Libfabric library call (fi_domain).  This is highly", "  Error: Function not implemented (38)"], "mpi-domain"),
-        (["MPI_INIT has failed because at least one MPI process is unreachable", "from another.  This *usually* means that"], "mpi-no-transport"),
-        (["mtl_ofi.h:101: Error returned from fi_cq_readerr: Resource temporarily unavailable(-11)."], "mpi-transfer-failed"),
-        (["Open MPI failed an OFI Libfabric library call (fi_cq_open).  This is highly"], "mpi-domain"),
-        (["[n1:4711] PML cm cannot be selected"], "mpi-no-transport"),
-        (["[host] OPAL ERROR: Unreachable in file pmix2x_client.c at line 112"], "mpi-launcher"),
-        (["The OFI MTL was not able to find endpoint information for a remote"], "mpi-domain"),
-        ([HEADS["Cray MPICH"].replace("Waitall: Other MPI error", "Comm_connect: Invalid port")], "mpi-comm-connect"),
-        (["cxil_map: write error", "MPIDI_OFI_send_normal(356): OFI tagged injectdata failed (ofi_send.h:356:f:Invalid argument)"], "mpi-gpu-memory"),
-        (["MPIDI_OFI_send_lightweight(34): OFI tagged injectdata failed (ofi_send.h:34:f:Invalid argument)"], "mpi-transfer-failed"),
-        (["libfabric:1:2::cxi:mr:cxip_do_map():90<warn> n1: cxil_map() failed: -22"], "cxi-map-error"),
-        (["libfabric:1:2::cxi:mr:cxip_do_map():121<warn> n1: cxil_map lni: 3 base: 0x0x7f len: 9 map_flags: 0xD failure: -14, Bad address"], "cxi-map-error"),
-        (["libfabric:1:2::cxi:ep_data:f():675<warn> n1: Request dest_addr: 4 caddr.nic: 0XEEC3 error: 0x6 (err: 5, CONN_CLOSED)"], "cxi-connection-lost"),
-        (["flux-slingshot: cxi0: cxil_alloc_svc: Invalid argument"], "cxi-service-not-allocated"),
-        (["slurmstepd: error: Slingshot service allocation failed on cxi0: Device or resource busy"], "cxi-service-not-allocated"),
-        (["srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files"], "mpi-launcher"),
-    ):  # fmt: skip
-        assert read("step 1", *lines).ended.cause == cause, lines
-
-
 def test_what_died_before_a_peer_was_missed_is_the_cause() -> None:
     stack = [HEADS["Cray MPICH"], *BETWEEN, POLL.format("PTLTE_NOT_FOUND")]
     crash = "srun: error: nid001002: task 48: Segmentation fault (core dumped)"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from itertools import product
+from pathlib import Path
 
 from lumiimg.core.findings import Severity
 from lumiimg.core.toml import package_toml
@@ -11,106 +13,10 @@ from lumiimg.joblog import Confidence, LogReport, Verdict, read_lines
 from tests.shared.job_deaths import job
 from tests.shared.programs import sampled
 
-WORDS = {
-    "duplicate-gpu": (
-        "init.cc:738 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60",
-        "/src/hipify/src/init.cc:1004 NCCL WARN Duplicate GPU detected : rank 5 and rank 4 both on CUDA device c1000",
-        "init.cc:1141 (initTransportsRank) NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1",
-    ),
-    "library-versions-differ": (
-        "init.cc:769 NCCL WARN Mismatched NCCL version detected : rank 9 version 22403 rank 0 version 22203",
-        "init.cc:1046 (initTransportsRank) NCCL WARN Mismatched NCCL version detected : rank 1 version 23007 rank 8 version 22707",
-    ),
-    "setting-not-known": (
-        'graph/tuning.cc:60 NCCL WARN Unrecognized element token "Rings" when parsing "Rings,Tree"',
-        'tuning/cost_model.cc:97 (parseList) NCCL WARN Unrecognized prefix token "allred" when parsing "allred:ring"',
-    ),
-    "rank-number-twice": (
-        "bootstrap.cc:145 NCCL WARN Bootstrap Root : rank 3 of 16 ranks has already checked in",
-        "bootstrap.cc:140 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
-        "bootstrap.cc:327 NCCL WARN Bootstrap Root : mismatch in info from procs, nranks 16 vs 8, nroots 1 vs 1, iroot 0 vs 0",
-    ),
-    "collective-sizes-differ": (
-        "transport/net_socket.cc:483 NCCL WARN NET/Socket : peer 10.1.0.2<4001> message truncated : receiving 4096 bytes instead of 1024.",
-        "transport/net_ib.cc:1081 NCCL WARN NET/IB : req 1/1 tag 0 peer 10.1.0.2<4001> collective mismatch error, local size 4 remote size 8",
-        "init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 2.",
-        "bootstrap.cc:224 (socketSendRecv) NCCL WARN Message truncated : received 512 bytes instead of 256",
-    ),
-    "network-cards-differ": (
-        "graph/topo.h:230 NCCL WARN Could not find NET with id 0",
-        "graph/search.cc:240 (getNetIndex) NCCL WARN Could not find net id c1",
-        "graph/search.cc:1088 NCCL WARN Rank 3 requires NIC 2 but that NIC is not available for rank 1",
-        "init.cc:1342 (initTransportsRank) NCCL WARN Detected mixed local Net device counts across ranks (min 0, max 4). Set NCCL_IGNORE_NET_MISMATCH=1 to continue.",
-    ),
-    "no-path-between-ranks": ("transport.cc:39 NCCL WARN No transport found for rank 0[c1000] -> rank 1[c6000]",),
-    "connect-failed": (
-        "bootstrap.cc:9 NCCL WARN Connect to 10.1.0.2<36615> failed : No route to host",
-        "misc/socket.cc:441 NCCL WARN Net : Connect to 10.1.0.2<36615> failed : No route to host",
-        "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.0.2<48313> failed : Network is unreachable",
-        "misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.1.0.2<48313> returned 111(Connection refused) errno 115(Operation now in progress)",
-        "misc/socket.cc:476 NCCL WARN socketStartConnect: exceeded timeouts (20000)",
-        "misc/socket.cc:578 NCCL WARN socketPollConnect: connect to fe80::1%hsn0<48313> returned Connection refused, exceeded error retry count after 35 attempts",
-        "misc/socket.cc:618 NCCL WARN socketPollConnect to 10.1.0.2<48313> failed with error Bad file descriptor",
-        "os/linux.cc:301 (socketConnectCheck) NCCL WARN ncclOsSocketStartConnect: connect to 10.1.0.2<36615> failed : Network is unreachable",
-        "os/linux.cc:290 (socketConnectCheck) NCCL WARN ncclOsSocketPollConnect: connect to 10.1.0.2<4001> returned Connection timed out, exceeded error retry count after 35 attempts",
-    ),
-    "remote-error": (
-        "include/socket.h:409 NCCL WARN Net : Connection closed by remote peer n2<45074>",
-        "include/socket.h:416 NCCL WARN Net : Call to recv from 10.1.0.2<45074> failed : Connection reset by peer",
-        "misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer n2.example.org<45074>",
-        "misc/socket.cc:72 NCCL WARN socketProgress: Connection closed by remote peer ",
-        "misc/socket.cc:59 (socketProgress) NCCL WARN socketProgress: Connection closed by remote peer 10.1.0.2<45074>",
-        "misc/socket.cc:30 NCCL WARN socketProgressOpt: Call to recv from 10.1.0.2<45074> failed : Connection reset by peer",
-        "os/linux.cc:364 (ncclOsSocketProgressOpt) NCCL WARN ncclOsSocketProgressOpt: Call to send to 10.1.0.2<4507> failed : Connection timed out",
-    ),
-    "too-many-open-files": ("misc/socket.cc:9 NCCL WARN Call to socket failed: Too many open files",),
-    "shared-memory-full": (
-        "misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes",
-        "misc/shmutils.cc:113 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-UbzKZ9 (size 9637888)",
-        "os/linux.cc:803 (ncclOsShmOpen) NCCL WARN Error: failed to extend /dev/shm/nccl-a to 33030532 bytes, error: No space left on device (28)",
-        "misc/shmutils.cc:60 NCCL WARN Error: failed to create shared memory file /dev/shm/nccl-b, error Permission denied (13)",
-        "misc/shmutils.cc:97 NCCL WARN Error: Could not map /dev/shm/nccl-c size 4096, error: Cannot allocate memory (12)",
-    ),
-    "gpu-memory-fault": ("enqueue.cc:1556 NCCL WARN HIP failure 'unspecified launch failure'",),
-    "gpu-code-missing": ("enqueue.cc:110 NCCL WARN HIP failure 'shared object initialization failed'",),
-    "gpu-memory-not-shared": (
-        "/usr/src/debug/rccl/build/hipify/src/transport/p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'",
-        "/src/rccl/src/transport/p2p.cc:256 NCCL WARN hipIpcGetMemHandle failed : invalid argument",
-        "transport/p2p.cc:282 NCCL WARN Cuda failure 1 'invalid argument'",
-        "transport/shm.cc:590 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
-        "src/transport/p2p_tmp.cc:372 NCCL WARN HIP failure 'invalid argument'",
-        "[FATAL ERROR]: HIP failure: 'invalid device pointer'",
-    ),
-    "nvls-failed": (
-        "transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'",
-        "transport/nvls.cc:180 (nvlsGroupCreate) NCCL WARN Cuda failure 801 'operation not supported'",
-        "transport/nvls.cc:285 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'.",
-    ),
-    "pcie-atomics": (
-        "/src/rccl/src/enqueue.cc:2061 NCCL WARN HIP failure 'the operation cannot be performed in the present state'",
-        "[FATAL ERROR]: HIP failure: 'the operation cannot be performed in the present state'",
-    ),
-    "verbs-memory": (
-        "misc/ibvwrap.cc:268 NCCL WARN Call to ibv_create_cq failed",
-        "misc/ibvwrap.cc:203 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory",
-        "misc/ibvwrap.cc:79 (wrap_ibv_reg_mr_iova2) NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory errno 12",
-    ),
-    "verbs-gpu-memory": (
-        "misc/ibvwrap.cc:30 NCCL WARN Call to ibv_reg_mr failed with error Bad address",
-        "misc/ibvwrap.cc:79 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported errno 95",
-    ),
-    "verbs-peer-unreachable": (
-        "misc/ibvwrap.cc:301 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT",
-        "misc/ibvwrap.cc:60 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument errno 22",
-        "transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.1.0.2<4001> with error 12, opcode 0, len 0, vendor err 129 (Recv)",
-        "transport/net_ib.cc:1984 NCCL WARN NET/IB: Got completion from peer 10.1.0.2<4001> with status=12 opcode=0 len=0 vendor err 129 (Recv) hca mlx5_0",
-        "transport/net_ib/p2p.cc:688 (ncclIbLogCompletionWithError) NCCL WARN NET/IB: Got completion from peer 10.1.0.2<4001> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 Send",
-        "[jwb0296:32182:0:32182] ib_mlx5_log.c:145  Transport retry count exceeded on mlx5_2:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)",
-        "[1506866470.744682] [clx-065:1411 :0]       dc_verbs.c:633  UCX  ERROR Send completion with error on qp 0x10e55: transport retry counter exceeded syndrome 0x81",
-        "transport/net_ib/common.cc:123 (ncclIbAsyncThreadMain) NCCL WARN NET/IB : mlx5_0:1 async fatal event: local catastrophic error",
-    ),
-}
-"""By the id that is to be named; as the sources of NCCL 2.7 to 2.31 and of RCCL up to 2.30 print them."""
+WORDS: dict[str, list[str]] = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-words.toml").read_text())[
+    "library"
+]
+"""Warnings by the id that is to be named."""
 EVERY = [(name, line) for name, lines in WORDS.items() for line in lines]
 TRACES = ["NCCL INFO init.cc:1408 -> 5", "NCCL INFO group.cc:147 (ncclAsyncJobMain) -> 5 [Async thread]"]
 BEFORE = ["", "3: ", "[1,3]<stderr>:", "(RayWorkerWrapper pid=21, ip=10.1.0.2) "]

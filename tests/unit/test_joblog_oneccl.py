@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import Confidence, LogReader, Verdict, read_lines
+from lumiimg.joblog import Confidence, Verdict, read_lines
+from tests.shared.joblog import read_files
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "nccl"
 CXI = (FIXTURES / "oneccl-2021.15.2-cxi.log").read_text().splitlines()
@@ -37,10 +38,9 @@ def test_without_those_lines_in_their_order_of_one_process_it_is_not_proved() ->
         report = read_lines("job.out", lines)
         assert (report.verdict, report.confidence) == (Verdict.OFI_CXI, Confidence.LIKELY), lines
         assert report.severity is Severity.UNKNOWN, lines
-    reader = LogReader()
-    reader.feed("a.out", "\n".join(without(VERSION)).encode() + b"\n")
-    reader.feed("b.out", VERSION.encode() + b"\n")
-    assert reader.report().confidence is Confidence.LIKELY, "lines of two files have no order"
+    assert read_files(("a.out", without(VERSION)), ("b.out", [VERSION])).confidence is Confidence.LIKELY, (
+        "lines of two files have no order"
+    )
 
 
 def test_ranks_of_one_node_need_no_network_and_a_line_shows_it() -> None:
