@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 from tests.shared.nccl_wordings import FAMILIES, outcomes, written
 
@@ -39,55 +42,10 @@ LAUNCHERS: dict[str, Callable[[int, str], str]] = {
     "Docker": lambda _, line: json.dumps({"log": f"{line}\n", "stream": "stderr", "time": "2026"}).replace(">", "\\u003e"),
     "journald": lambda _, line: json.dumps({"PRIORITY": "6", "MESSAGE": line, "_PID": "42"}).replace("<", "\\u003c"),
 }  # fmt: skip
-QUOTES = (
-    "AssertionError: {line}",
-    "E       AssertionError: assert '{line}' in log",
-    "ERROR: expected {message}; none seen",
-    'Look for "{message}" in the log',
-    "+ grep '{message}' job.out",
-    "The answer of the model: {line}",
-    "The log says: nid009999:7:7 [0] src/net.cc:92 NCCL WARN {message}",
-    "`{line}`",
-    "    {line}",
-    "# {line}",
-    "- {message}",
-    "+{line}",
-    'print("{line}")',
-    '{{"text": "{line}"}}',
-    '{{"log": "{line}", "stream": "stderr"}}',
-    "    > before.out:12: {line}",
-    "WARNING:root:{message}",
-    "[rank3]:[W1124 10:00:00.123456789 socket.cpp:767] [c10d] {message}",
-    "(EngineCore_DP0 pid=638) WARNING 11-24 10:00:00 [core.py:700] {message}",
-    "/opt/venv/lib/python3.12/site-packages/x.py:129: UserWarning: {message}",
-    "-{line}",
-)
-"""What a job prints that is not its own: its checker's, a README's, a model's, of the run before; or only a warning."""
-QUOTED = {
-    "cxi": (
-        "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)",
-        "Using network AWS Libfabric",
-        "comm 0xa rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
-        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/AWS Libfabric/0/GDRDMA",
-        "Connected all rings",
-    ),
-    "tcp": (
-        "NET/Plugin: Could not find: librccl-net.so. Using internal network plugin.",
-        "NET/Socket : Using [0]hsn0:10.253.1.200<0>",
-        "Using network Socket",
-        "Channel 00/0 : 0[c1000] -> 8[c1000] [send] via NET/Socket/0",
-        "Error: network AWS Libfabric not found.",
-        "NET/OFI Couldn't open a fabric access domain. RC: -38, ERROR: Function not implemented",
-    ),
-}
-QUOTED_DEATHS = (
-    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
-    "slurmstepd: error: *** JOB 7 ON nid009999 CANCELLED AT 2026-11-24T16:20:46 DUE TO TIME LIMIT ***",
-    "ModuleNotFoundError: No module named 'flash_attn'",
-    "1 job process is considered dead (unreachable via the RAS network)",
-    "n9:1 NCCL DIAG [INFO] p2p: read mismatch srcRank=0 srcCudaDev=0 srcNvmlDev=0 dstRank=1 dstCudaDev=1",
-    "4242|train|NODE_FAIL|0:0",
-)
+_DATA: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/quotes.toml").read_text())
+QUOTES: list[str] = _DATA["quotes"]
+"""What a job prints that is not its own."""
+QUOTED: dict[str, list[str]] = _DATA["network"]
 TRANSPORTS = ("cxi", "tcp", "efa", "absent", "dependency", "init", "ib")
 """Outcomes of which a job may have two, on different nodes."""
 NODES = (2, 3, 8)
@@ -111,7 +69,7 @@ class ComposedJob:
         """Return its lines with what it quotes of another job among them, by each launcher's rank."""
         chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
         lines = list(self.lines)
-        reported = [*QUOTED["tcp" if self.verdict in {"ofi-cxi", "none"} else "cxi"], *QUOTED_DEATHS]
+        reported = [*QUOTED["tcp" if self.verdict in {"ofi-cxi", "none"} else "cxi"], *_DATA["deaths"]]
         for quote in QUOTES:
             for message in reported:
                 line = quote.format(line=f"nid009999:7:7 [0] NCCL INFO {message}", message=message)

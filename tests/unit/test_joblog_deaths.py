@@ -14,6 +14,8 @@ from tests.shared.programs import sampled
 
 VERDICTS = {"cxi": "ofi-cxi", "tcp": "socket", "none": "none"}
 LINES, FOLLOWS = DATA["lines"], DATA["follows"]
+RANK_DIED = [(row["cause"], row["lines"]) for row in DATA["cancel"]["died"]]
+CLEARED, CANCELLED = DATA["cancel"]["cleared"], DATA["cancel"]["cancelled"]
 
 
 def read(lines: list[str]) -> LogReport:
@@ -255,82 +257,29 @@ def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
             assert proposed or report.ended.cause, line
 
 
-RANK_DIED = [
-    ("step-ended", "srun: error: nid005101: task 3: Exited with exit code 1"),
-    ("aborted", "srun: error: nid005101: task 3: Aborted (core dumped)"),
-    ("worker-killed", "srun: error: nid005101: task 3: Killed"),
-    ("segmentation-fault", "srun: error: nid005101: task 3: Segmentation fault (core dumped)"),
-    ("bus-error", "srun: error: nid005101: task 3: Bus error (core dumped)"),
-    ("bus-error", "3: Bus error"),
-    ("python-error", "3: Traceback (most recent call last):\n3: KeyError: 'x'"),
-    ("gpu-out-of-memory", "3: Traceback (most recent call last):\n3: torch.OutOfMemoryError: HIP out of memory."),
-]
-CLEARED = [
-    "slurmstepd: error: *** STEP 4242.0 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
-    "0: slurmstepd: error: *** STEP 4242.0 ON nid005102 CANCELLED AT 2026-11-24T16:20:46 ***",
-    "srun: launch/slurm: _step_signal: Terminating StepId=4242.0",
-    "srun: error: nid005102: tasks 8-15: Terminated",
-    "srun: Force Terminated StepId=4242.0",
-]
-CANCELLED = [
-    "srun: Force Terminated job 4242",
-    "slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
-    "0: slurmstepd: error: *** JOB 4242 ON nid005101 CANCELLED AT 2026-11-24T16:20:46 ***",
-]
-
-
 def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
     """srun --kill-on-bad-exit, which the job scripts of lumiimg ask for, ends a step in the words of a cancelled one."""
     for (end, death), cleared, word, network in sampled(product(RANK_DIED, ["", *CLEARED], CANCELLED, NETWORKS), 120):
         between = [cleared] if cleared else []
         start = job(network, 0, 3, 9)
-        report = read([*start, *death.split("\n"), *between, word])
+        report = read([*start, *death, *between, word])
         assert (ended(report), report.severity) == (end, Severity.PROBLEM), (death, cleared, word)
         assert "cancelled" not in [cause.id for cause in report.causes], (death, cleared, word)
         # the same words, and only then the death that they led to
-        after = [] if death.startswith("3: Tr") or "Segm" in death else death.split("\n")
+        after = [] if death[0].startswith("3: Tr") or "Segm" in death[0] else death
         assert ended_by([*start, word, *between, *after]) == "cancelled", (death, cleared, word)
         assert ended_by([*start, *between, *after, word]) == ("cancelled" if between or not after else end), death
     for end, death in RANK_DIED:
-        late = ended_by([*job("cxi", 0, 3), *death.split("\n"), *steps(3000), CANCELLED[0]])
+        late = ended_by([*job("cxi", 0, 3), *death, *steps(3000), CANCELLED[0]])
         assert late == (end if end in {"segmentation-fault", "bus-error"} else "cancelled"), "the job went on"
-
-
-STEP = "slurmstepd: error: *** {} ON nid005101 CANCELLED AT 2026-11-24T16:20:46{} ***"
-SLURM = {
-    "step": STEP.format("STEP 4242.0", ""),
-    "failed": STEP.format("STEP 4242.0", " DUE TO TASK FAILURE"),
-    "signal": STEP.format("STEP 4242.0", " DUE to SIGNAL Terminated"),
-    "job": STEP.format("JOB 4242", ""),
-    "ends": "srun: Terminating StepId=4242.0",
-    "aborts": "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
-    "exit": "srun: error: nid005102: task 9: Exited with exit code 255",
-    "crash": "srun: error: nid005102: task 9: Segmentation fault (core dumped)",
-    "kill": "srun: error: nid005102: task 9: Killed",
-    "143": "srun: error: nid005101: tasks 0-7: Exited with exit code 143",
-    "kills": "srun: error: nid005101: tasks 0-7: Killed",
-    "terms": "srun: error: nid005101: tasks 0-7: Terminated",
-    "force": "srun: Force Terminated StepId=4242.0",
-}
-"""What Slurm 22.05, and 25.05 where it names a reason, prints of a step that it clears away."""
-CLEARINGS = {
-    "step-ended 9": "exit ends step terms force, exit ends step kills force, exit ends step 143, ends step exit terms force, step terms exit, "
-    "failed exit terms force",
-    "worker-killed 9": "kill ends step terms force",
-    "segmentation-fault 9": "failed crash terms force, crash ends step terms",
-    "step-failed ": "failed terms force",
-    "step-cancelled ": "step, ends step kills, force",
-    "cancelled ": "aborts job step terms ends, aborts job step exit terms, job exit, aborts job signal 143",
-    "step-aborted ": "step aborts kills ends, step aborts 143, step aborts exit, signal aborts terms",
-}
 
 
 def test_a_rank_that_failed_is_named_in_whatever_order_slurm_says_so_and_nobody_who_cancelled_without_a_sign_of_that() -> (
     None
 ):
-    for (expected, orders), network in product(CLEARINGS.items(), NETWORKS):
+    for (expected, orders), network in product(DATA["clear"]["orders"].items(), NETWORKS):
         for order in orders.split(", "):
-            words = [SLURM[name] for name in order.split()]
+            words = [DATA["clear"]["says"][name] for name in order.split()]
             for lines in (words, [f"4: {line}" if "slurmstepd" in line else line for line in words]):
                 ended = read([*job(network, 0, 3, 9), *lines]).ended
                 assert f"{ended.cause} {ended.ranks or ''}" == expected, (order, network)
@@ -342,7 +291,7 @@ def test_a_rank_that_failed_is_named_in_whatever_order_slurm_says_so_and_nobody_
 
 
 def test_a_bus_error_behind_the_end_of_a_step_is_no_cause_of_it() -> None:
-    for (end, death), cleared in product([row for row in RANK_DIED if row[0] == "bus-error"], CLEARED):
+    for (end, (death,)), cleared in product([row for row in RANK_DIED if row[0] == "bus-error"], CLEARED):
         for start in (job("cxi", 0, 3), []):
             assert ended_by([*start, death, cleared]) == end, (death, cleared)
             report = read([*start, cleared, death])

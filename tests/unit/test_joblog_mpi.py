@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from itertools import product
+from pathlib import Path
 
 from lumiimg.joblog import LogReport, read_lines
 from lumiimg.joblog.vocabulary import vocabulary
 from tests.shared.programs import sampled
 
-CRAY = "MPICH ERROR [Rank 519] [job id 1234567.0] [Tue Jun 11 15:11:42 2024] [nid001001] - "
-HEADS = {
-    "Cray MPICH": f"{CRAY}Abort(539602063) (rank 519 in comm 0): Fatal error in PMPI_Waitall: Other MPI error, error stack:",
-    "MPICH 3": "Abort(1091215) on node 519 (rank 519 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
-    "MPICH 4": "Abort(204069007): Fatal error in internal_Init_thread: Other MPI error, error stack:",
-}
-BETWEEN = ["PMPI_Waitall(126)...............: MPI_Waitall(count=3) failed", "MPID_Progress_wait(186)........: "]
-POLL = "MPIDI_OFI_handle_cq_error(1075): OFI poll failed (ofi_events.c:1077:MPIDI_OFI_handle_cq_error:Input/output error - {})"
-STACKS = {
-    # as MPICH 3.4, 4.0 and 4.1, Cray MPICH 8.1 print it; the last without the place, as 4.3 does
-    "MPIDI_OFI_mpi_init_hook(599): OFI fi_open domain failed (ofi_init.c:599:MPIDI_OFI_mpi_init_hook:Invalid argument)": "mpi-domain",
-    "create_vni_domain(1251)......: OFI call opendomain failed (default nic=cxi0: Function not implemented)": "mpi-domain",
-    "MPIDI_OFI_mpi_init_hook(1061): OFI addrinfo() failed (ofi_init.c:1061:MPIDI_OFI_mpi_init_hook:No data available)": "mpi-no-provider",
-    "find_provider(2683)..........: OFI fi_getinfo() failed (ofi_init.c:2683:find_provider:No data available)": "mpi-no-provider",
-    "find_provider(170).........: OFI fi_getinfo() failure": "mpi-no-provider",
-    "MPIR_pmi_init(110)...: PMI_Init returned -1": "mpi-launcher",
-    "MPIDI_CRAY_XPMEM_do_attach(482)...........: xpmem_attach failed on rank 5 (src_rank 20, vaddr 0x3abf5b20, len 2400)": "mpi-shared-memory",
-    POLL.format("PTLTE_NOT_FOUND"): "mpi-peer-not-found",
-    POLL.format("CONN_CLOSED"): "cxi-connection-lost",
-    POLL.format("Invalid request descriptor"): "cxi-connection-lost",
-    POLL.format("UNDELIVERABLE"): "cxi-connection-lost",
-    POLL.format("VNI_NOT_FOUND"): "cxi-vni-not-found",
-    POLL.format("LE_RESOURCES"): "cxi-flow-control",
-    "MPIDI_OFI_init_local(1): OFI EP enable failed (ofi_init.c:1:f:No space left on device)": "mpi-transfer-failed",
-    POLL.format("transport retry counter exceeded"): "mpi-transfer-failed",
-    POLL.format("OK").replace("Input/output error", "Message too long"): "mpi-transfer-failed",
-    "MPIDI_OFI_send_normal(372)..: OFI tagged senddata failed (ofi_send.h:372:MPIDI_OFI_send_normal:Resource temporarily unavailable)": "mpi-transfer-failed",
-    "MPIDI_OFI_do_irecv(356): OFI tagged recv failed (No space left on device)": "mpi-transfer-failed",
-    "MPIR_Scatterv(80): Message truncated": "mpi-error",
-}  # fmt: skip
-CLEANED = [
-    "srun: error: nid001001: task 519: Exited with exit code 255",
-    "srun: Terminating StepId=1234567.0",
-    "slurmstepd: error: *** STEP 1234567.0 ON nid001001 CANCELLED AT 2024-06-11T15:11:43 ***",
-    "srun: error: nid001002: tasks 48-55: Terminated",
-    "srun: Force Terminated StepId=1234567.0",
-]
+STACK = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-words.toml").read_text())["mpi-stack"]
+HEADS, BETWEEN, CLEANED = STACK["heads"], STACK["between"], STACK["cleaned"]
 EFA = "n1:1:1 [0] NCCL INFO NET/OFI Selected Provider is efa (found 1 nics)"
 REQUEST = (
     "n1:1:1 [0] NCCL WARN NET/OFI Request 0x7f completed with error. RC: {}. Error: {} My EFA addr: fi_addr_efa://[fe80::1]:0:1 My host id: i-0 "
@@ -58,7 +25,8 @@ def read(*lines: str) -> LogReport:
 
 
 def test_the_last_line_of_an_error_stack_says_why_and_its_first_which_rank() -> None:
-    for (name, head), (last, cause), cleaned in sampled(product(HEADS.items(), STACKS.items(), ([], CLEANED)), 40):
+    for (name, head), end, cleaned in sampled(product(HEADS.items(), STACK["ends"], ([], CLEANED)), 40):
+        last, cause = end["line"], end["cause"]
         for prefix in ("", "519: ", "x4310c3s2b0n0.hsn.cm.aurora.alcf.anl.gov 519: "):
             ended = read(*[f"{prefix}{line}" for line in (head, *BETWEEN, last)], *cleaned).ended
             assert ended.cause == cause, (name, last, prefix)
@@ -67,7 +35,11 @@ def test_the_last_line_of_an_error_stack_says_why_and_its_first_which_rank() -> 
 
 
 def test_what_died_before_a_peer_was_missed_is_the_cause() -> None:
-    stack = [HEADS["Cray MPICH"], *BETWEEN, POLL.format("PTLTE_NOT_FOUND")]
+    stack = [
+        HEADS["Cray MPICH"],
+        *BETWEEN,
+        next(end["line"] for end in STACK["ends"] if end["cause"] == "mpi-peer-not-found"),
+    ]
     crash = "srun: error: nid001002: task 48: Segmentation fault (core dumped)"
     killed = (
         "slurmstepd: error: Detected 1 oom_kill event in StepId=1234567.0. Some of the step tasks have been OOM Killed."

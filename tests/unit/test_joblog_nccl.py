@@ -120,27 +120,6 @@ def test_why_a_call_failed_comes_before_that_it_did() -> None:
     assert (report.ended.cause, report.causes[0].id) == ("connect-failed", "connect-failed")
 
 
-def test_a_call_that_failed_is_named_also_where_its_line_is_all_there_is() -> None:
-    for line in (
-        "RuntimeError: NCCL error in: /pytorch/torch/lib/c10d/../c10d/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8",
-        "[rank3]: torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.cpp:77, internal error, NCCL version 2.26.2",
-        "RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
-        "(RayWorkerWrapper pid=67451, ip=10.1.0.7) ERROR 06-25 15:28:30 worker_base.py:148] RuntimeError: NCCL Error 2: unhandled system error",
-        "INTERNAL: external/xla/xla/service/gpu/nccl_utils.cc:275: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error",
-        (
-            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to execute XLA Runtime executable: run time error: custom call 'xla.gpu.all_reduce' "
-            "failed: external/xla/xla/service/gpu/nccl_utils.cc:305: NCCL operation ncclGroupEnd() failed: internal error"
-        ),
-        "node1: Test NCCL failure common.cu:1129 'unhandled system error'\n .. node1 pid 117738: Test failure common.cu:1161",
-        (
-            "RuntimeError: NCCL error in: /src/NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8\n[default] Worker group failed\n"
-            'Traceback (most recent call last):\n  File "local_elastic_agent.py", line 224, in _monitor_workers\n    raise Exception(msg)\nException:'
-        ),
-    ):
-        ended = read_lines("job.out", line.split("\n")).ended
-        assert ended.cause == "library-call-raised", line
-
-
 def test_channels_behind_which_the_library_warned_before_they_were_connected_carried_nothing_for_sure() -> None:
     provider = "NET/OFI Selected provider is cxi, fabric is cxi (found 4 nics)"
     refused = "misc/ibvwrap.cc:268 NCCL WARN Call to ibv_create_cq failed"

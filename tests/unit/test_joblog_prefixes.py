@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from itertools import product
 from pathlib import Path
 
@@ -24,55 +25,10 @@ JOB = [
     "    main()",
     "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
 ]
-KNOWN = """\
-10.0.0.43: 10.0.0.43:\x20
-nid001:\x20
-20:13:32 -\x20
-2026-05-22 14:26:33,405 -\x20
-2026-05-22T14:26:33.405+02:00\x20
-2026-05-22 14:26:33 CEST\x20
-[20:13:32]\x20
-(RayWorkerWrapper pid=498, ip=10.255.255.3)\x20
-(EngineCore_DP0 pid=123)\x20
-[36m(RayWorkerWrapper pid=498)[0m\x20
-(worker1, rank=1, pid=1234, ip=10.0.0.2)\x20
-[pod/train-0/pytorch]\x20
-worker-1  |\x20
-train.1.9fk2@node1    |\x20
-2026-05-22T14:26:33Z {container="pytorch", pod="train-0"}\x20
-[1,0]<stdout>:
-[prterun-nid001-4711@1,0]<stdout>:\x20
-[1,0][nid001:4711]<stderr>:\x20
-x3005c0s13b0n0.hsn.cm.polaris.alcf.anl.gov 0:\x20
-Nov 24 05:31:08\x20
-2026-11-24T05:31:08+0100 nid001 train[4242]:\x20
-[rank=3]\x20
-[1,mpirank:0,algo-1]<stdout>:
-[0]<stdout>:
-Thu Jun 18 14:28:58 2020[1,0]<stdout>:
-24.11.2026 05:31:08\x20
-""".splitlines()
-UNKNOWN = """\
-train-0-worker pytorch\x20
-<nid001/3>\x20
-[train-0] [worker 3] ||\x20
-rank3>>\x20
-{i}/16 @ nid00{i}:\x20
-12.3s stdout:\x20
-\x1b[32mpod-{i}\x1b[0m \x1b[33mpytorch\x1b[0m\x20
-0{i} nid005101 out ->\x20
-""".splitlines()
-WORDS = (
-    "The log says: ",
-    'In step 3 of it: "',
-    "> 3: ",
-    "# 3: ",
-    "job.out:3: ",
-    "README.md:12: ",
-    "- 3: ",
-    "print(3, '",
-    '{"n": 3, "text": "',
-)
+
+
+_DATA = tomllib.loads((FIXTURES / "log-prefixes.toml").read_text())
+KNOWN, UNKNOWN, WORDS = (list[str](_DATA[name]) for name in ("known", "learned", "words"))
 
 
 def read(*lines: str) -> LogReport:

@@ -17,11 +17,11 @@ from tests.shared.joblog import read_files
 WORDS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-words.toml").read_text())
 ALONE: list[str] = []
 SRUN = [line.format(rank=3, node="nid005101") for line in EXITED]
-BEHIND = {"program": (ALONE, SRUN, TORCHRUN), "launcher": (ALONE,)}
-BEFORE = {"launcher": ("",), "gpu-memory": ("", "3: ", "[rank3]: ")}
+BEHIND = {"program": (ALONE, SRUN, TORCHRUN), "launcher": (ALONE,), "raised": (ALONE,)}
+BEFORE = {"launcher": ("",), "raised": ("",), "gpu-memory": ("", "3: ", "[rank3]: ")}
 
 
-@pytest.mark.parametrize("group", [group for group in WORDS if group != "library"])
+@pytest.mark.parametrize("group", [group for group in WORDS if isinstance(WORDS[group], list)])
 def test_each_way_in_which_a_job_ends_is_named_by_its_cause(group: str) -> None:
     behind, before = BEHIND.get(group, (ALONE, SRUN)), BEFORE.get(group, ("", "3: "))
     for row, prefix, launcher in product(WORDS[group], before, behind):
