@@ -104,14 +104,9 @@ class Http:
         limit_bytes: int,
         headers: Mapping[str, str] | None = None,
         allow: Collection[int] = (),
-        login: str | None = None,
     ) -> Response:
-        """Return the whole answer; one of another status than 2xx or `allow` is a FailedError.
-
-        Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
-        is None) is shown.
-        """
-        with self.open(url, Bounds(limit_bytes), headers or {}, allow, login) as answer:
+        """Return the whole answer; one of another status than 2xx or `allow` is a FailedError."""
+        with self.open(url, Bounds(limit_bytes), headers or {}, allow) as answer:
             return answer.whole()
 
     @contextmanager
@@ -124,6 +119,9 @@ class Http:
         login: str | None = None,
     ) -> Iterator[Response]:
         """Yield an answer as `get` has it, byte by byte as it lies on the server: what a digest is of, and a range.
+
+        Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
+        is None) is shown.
 
         Its chunks raise BrokeOffError where the connection ends early.
         """

@@ -1,9 +1,13 @@
-"""Locks of the shipped catalogue, completed without a network: each digest that only it has is made up."""
+"""Locks of the shipped catalogue, completed without a network: each digest that only it has is made up; and changed locks."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
+from typing import Any
+
+import tomli_w
 
 from lumiimg.resolve.lock import Lock, LockedLayer, locked_wheel
 from lumiimg.resolve.request import Request
@@ -41,3 +45,17 @@ def _layer_with_digests(layer: LockedLayer) -> LockedLayer:
 
 def _made_up(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def signed(data: bytes) -> bytes:
+    """Return a lock with the digest of what stands in it."""
+    head, border, body = data.partition(b"\n\n")
+    line = b'digest = "sha256:%s"' % hashlib.sha256(body).hexdigest().encode()
+    return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
+
+
+def lock_of_document(document: dict[str, Any]) -> bytes:
+    """Return a lock that says what somebody has made of it, with the digest that it has then."""
+    head = {key: document[key] for key in ("format", "lumiimg", "digest")}
+    body = {key: value for key, value in document.items() if key not in head}
+    return signed(f"{tomli_w.dumps(head)}\n{tomli_w.dumps(body)}".encode())

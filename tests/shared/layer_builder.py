@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lumiimg.catalog.catalogue import Catalogue
+from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.planner import decide
+from lumiimg.resolve.request import Request
+
+if TYPE_CHECKING:
+    from lumiimg.resolve.lock import Lock
 
 LAYER = """\
 kind = "layer"
@@ -14,6 +20,8 @@ source = "the tests"
 date = 2026-11-21
 """
 BASE = LAYER.replace('"layer"', '"base"', 1) + '[[bootstrap]]\nagent = "docker"\nfrom = "busybox"\n'
+BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
+"""A base with a Python."""
 
 
 class MakeLayer(Protocol):
@@ -27,6 +35,11 @@ def catalogue_of(layers: Path, **tables: str) -> Catalogue:
         (layers / name / "layer.toml").write_text(toml)
         (layers / name / "post.sh").write_text("true\n")
     return Catalogue((layers,), ())
+
+
+def locked(catalogue: Catalogue, base: str, *add: str, **fields: Any) -> Lock:
+    """Return the lock of a request, for no machine and without a network. Raises as `Plan.require_lock`."""
+    return decide(Request(base, add, **fields), PlanContext(catalogue)).require_lock()
 
 
 ODD = [

@@ -15,15 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.mirrors import PYPI, Mirrors
 from lumiimg.fetch.store import Sources, Store
+from lumiimg.resolve.python_project import LayerRequirements, ResolvedWheels, resolve_wheels
+from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.oci_builder import MANIFEST, Layout, digest
 
@@ -47,8 +50,6 @@ class World:
     """Wheels on disk, in the index that layers name; their metadata is not offered beside them."""
     hashes: bool = True
     """Whether the indexes give digests."""
-    metadata: bool = True
-    """Whether they offer the metadata of a wheel beside it."""
     image: bytes = b"layer"
     earlier: tuple[bytes, ...] = ()
     """Images that the tag meant before, which a registry still has by their digests."""
@@ -111,7 +112,7 @@ def wheels_of_layers() -> dict[str, dict[str, tuple[str, ...]]]:
         for release in catalogue.entry(name).releases:
             for pin in map(Requirement, release.wheels):
                 (version,) = (spec.version for spec in pin.specifier)
-                found.setdefault(re.sub(r"[-_.]+", "-", pin.name).lower(), {})[version] = ()
+                found.setdefault(canonicalize_name(pin.name), {})[version] = ()
         for wanted in map(Requirement, catalogue.entry(name).packages):
             versions = [spec.version for spec in wanted.specifier if spec.operator in {"==", ">="}]
             found.setdefault(wanted.name, {})[(versions or ["1.0"])[0]] = ()
@@ -237,7 +238,7 @@ def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...
         if world.uploaded:
             offered["upload-time"] = world.uploaded.get(f"{name} {version}", "2020-01-01T00:00:00Z")
         yanked = "it was wrong" if f"{name} {version}" in world.yanked else False
-        files.append({**offered, "core-metadata": world.metadata, "yanked": yanked})
+        files.append({**offered, "core-metadata": True, "yanked": yanked})
     return _page(name, files)
 
 
@@ -245,6 +246,12 @@ def sources_at(index: str, folder: Path, on_line: Callable[[str], None] = print)
     """Return where downloads come from, with this index of Python packages and the cache in a folder."""
     web, mirrors = Http(), Mirrors({PYPI: index})
     return Sources(web, Store(folder / "sources", web, mirrors), mirrors, folder, on_line)
+
+
+def resolved_at(index: str, folder: Path, **wants: Any) -> ResolvedWheels:
+    """Resolve what a layer `a` wants, for Ubuntu 24.04, with this index of Python packages."""
+    layer, target = LayerRequirements("a", "1", **wants), PythonTarget((3, 12), (2, 39))
+    return resolve_wheels([layer], target, sources_at(index, folder), until=None, preferred={})
 
 
 def forged(text: str) -> None:

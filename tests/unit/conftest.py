@@ -70,6 +70,13 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause before a server is asked again, and uv asks once."""
+    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
+
+@pytest.fixture
 def no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for a kernel that makes no namespaces: what starts the kernel's own engine ends at once."""
     monkeypatch.setattr("lumiimg.engine.namespaces.PROGRAM", ("/bin/false",))

@@ -19,7 +19,7 @@ from lumiimg.fetch.store import Store
 from lumiimg.resolve.lock_file import read_document
 from lumiimg.resolve.requirements import read_own
 from tests.shared.git_server import commit, git, serving
-from tests.shared.layer_builder import BASE, MakeLayer
+from tests.shared.layer_builder import BOX, MakeLayer
 from tests.shared.loopback import Reply, listening
 from tests.shared.programs import needs
 from tests.shared.world import World, forged, serve
@@ -27,7 +27,6 @@ from tests.shared.world import World, forged, serve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
 TOOL = """\
 [build-system]
 requires = ["setuptools>=61"]

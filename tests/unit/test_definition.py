@@ -12,18 +12,9 @@ from hypothesis import strategies as st
 
 from lumiimg.catalog.catalogue import Catalogue
 from lumiimg.definition.definition import Definition, export
-from lumiimg.definition.text import (
-    LINE_LIMIT_BYTES,
-    DefinitionError,
-    checked_body,
-    quote_bash,
-)
+from lumiimg.definition.text import LINE_LIMIT_BYTES, DefinitionError, checked_body, quote_bash
 from lumiimg.definition.writer import write_chain, write_flat
-from lumiimg.fetch.mirrors import Mirrors
-from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.planner import decide
-from lumiimg.resolve.request import Request
-from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of
+from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, MakeLayer, catalogue_of, locked
 from tests.shared.programs import examples
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
@@ -87,8 +78,8 @@ def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], 
     make_layer("base", BASE, post="echo base\n")
     make_layer("middle", post="cat >/etc/x <<'E'\n# kept as it is\n\tE\nE\n", test_sh="test -e /etc/x\n")
     make_layer("top", TOP, post='make -C "$LAYER_FILES" PREFIX="$PREFIX"\n', tool_c="int x;\n", test_sh="true\n")
-    request = Request("base", ("middle", "top"), arguments={"top.NOTE": "two\nlines, %post and {{x}}"})
-    lock = decide(request, PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
+    arguments = {"top.NOTE": "two\nlines, %post and {{x}}"}
+    lock = locked(Catalogue((layers,), ()), "base", "middle", "top", arguments=arguments)
     return write_chain(lock), write_flat(lock)
 
 
@@ -139,9 +130,7 @@ def exports_of(definition: Definition) -> tuple[str, str]:
 def test_a_value_arrives_as_it_was_typed_or_is_refused_with_its_layer(free: Catalogue, values: list[str]) -> None:
     arrived: list[tuple[str, tuple[str, str]]] = []
     for value in values:
-        lock = decide(
-            Request("base", ("free",), arguments={"free.NOTE": value}), PlanContext(free, Mirrors({}), "")
-        ).require_lock()
+        lock = locked(free, "base", "free", arguments={"free.NOTE": value})
         try:
             chain, flat = write_chain(lock), write_flat(lock)
         except DefinitionError as error:

@@ -17,11 +17,7 @@ from lumiimg.definition.docker.read import read_dockerfile
 from lumiimg.definition.docker.writer import write_dockerfile
 from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
-from lumiimg.fetch.mirrors import Mirrors
-from lumiimg.resolve.context import PlanContext
-from lumiimg.resolve.planner import decide
-from lumiimg.resolve.request import Request
-from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, catalogue_of
+from tests.shared.layer_builder import BASE, FREE, LAYER, ODD, catalogue_of, locked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,8 +149,7 @@ def test_a_value_arrives_in_a_dockerfile_as_it_is_or_is_refused(tmp_path: Path) 
     catalogue = catalogue_of(tmp_path, base=PINNED, free=FREE)
     arrived = 0
     for value in ODD:
-        request = Request("base", ("free",), arguments={"free.NOTE": value})
-        lock = decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
+        lock = locked(catalogue, "base", "free", arguments={"free.NOTE": value})
         try:
             text = write_dockerfile(lock, write_chain(lock)).text
         except DefinitionError as error:

@@ -82,6 +82,8 @@ CASES = [
     Case("rocm-7.0 vllm", "host torch=2.10.0+rocm7.0 vllm=0.22.1 warning=layers", "as in LUMI AI Factory's image of August"),
     Case("rocm-7.0 vllm==0.25.0", "refused layers -> rocm-7.0 vllm", "from 0.23 on it needs torch 2.11"),
     Case("rocm-6.3 vllm", "refused layers -> rocm-6.2.4 vllm", "nobody is known to have built it on 6.3"),
+    Case("rocm-6.3 vllm==0.12.0", "refused layers -> rocm-6.4.2 vllm==0.12.0", "the same software on the nearest base, before other software here"),
+    Case("debian-rocm vllm", "refused layers -> rocm-7.2.4 vllm", "the same"),
     Case("rocm-6.2.4 vllm==0.18.0", "refused layers -> rocm-6.2.4 vllm", "its wheels want ROCm 7.0 and Python 3.12"),
     Case("rocm-6.2.4 vllm pytorch==2.6.0", "refused layers -> rocm-6.2.4 vllm pytorch", "vLLM 0.10.1 is for torch 2.7.1"),
     Case("rocm-6.2.4 sglang", "refused layers -> rocm-6.2.4 vllm", "sgl-kernel is for gfx942 and gfx950"),
@@ -98,6 +100,7 @@ CASES = [
     Case("rocm-6.4.4 vllm @alps", "refused driver-window", "Alps has NVIDIA GPUs"),
     # a base that only reading can tell more of
     Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
+    Case("rocm-vllm-0.10.1 bitsandbytes", "bundled torch=2.7.0 unknown=glibc-gate unknown=layers", "nor which Python it has"),
     Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),
     # releases of 2026, and what they are made for
     Case("rocm-7.2.4 jax", "host jax=0.9.2 unknown=driver-window", "0.12.0 is made for ROCm 7.14, and 0.9.2 for this one"),

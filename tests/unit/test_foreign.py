@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 import tarfile
 import tomllib
@@ -19,9 +18,8 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.inventory.components import Inventory
-from tests.shared import fabric_builder, oci_builder
+from tests.shared import fabric_builder
 from tests.shared.layer_builder import SITE
-from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.oci_builder import digest
 from tests.shared.programs import unwrapped
 from tests.shared.world import World, serve
@@ -326,49 +324,6 @@ def test_a_system_that_is_called_as_a_component_is_not_that_component(image: Pat
         with open_image(image) as opened:
             found = Inventory(opened)
             assert (name in found.provides, "os" in found.has) == (name == "debian", name == "debian")
-
-
-def test_what_cannot_be_read_is_one_line(capsys: Capture) -> None:
-    for image, fault in (
-        ("library://rocm/vllm:x", " pull image.sif "),
-        ("./nowhere.sif", "nowhere.sif"),
-        ("/etc/passwd", "/etc/passwd"),
-    ):
-        assert main(["adapt", image, "--site", "lumi"]) == ExitCode.BAD_INPUT
-        error = capsys.readouterr().err
-        assert fault in error
-        assert error.count("\n") == 1
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_an_image_of_a_docker_engine_is_a_base(
-    image: Path, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as archive:
-        archive.add(image, ".")
-    oci_builder.docker_save(tmp_path / "saved.tar", content.getvalue())
-    answers = {
-        "/version": json.dumps({"ApiVersion": "1.43", "MinAPIVersion": "1.24"}).encode(),
-        "/images/theirs:1/json": json.dumps({"Id": f"sha256:{'ab' * 32}", "RepoTags": ["theirs:1"]}).encode(),
-        "/images/theirs:1/get": (tmp_path / "saved.tar").read_bytes(),
-    }
-
-    def answer(asked: Asked) -> Reply:
-        body = answers.get(re.sub(r"^/v[0-9.]+", "", asked.path.partition("?")[0]))
-        kind = {"Content-Type": "application/x-tar" if "/get" in asked.path else "application/json"}
-        return Reply(404, b'{"message": "No such image"}', kind) if body is None else Reply(200, body, kind)
-
-    with listening(answer) as url:
-        monkeypatch.setenv("DOCKER_HOST", url.replace("http", "tcp"))
-        assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run", "--verbose"]) == ExitCode.GOOD
-        out, err = capsys.readouterr()
-        assert "vllm 0.12.0" in err
-        assert "docker-archive" in out
-        assert main(["adapt", "docker-daemon://other:1", "--site", site, "--dry-run"]) == ExitCode.NO
-        assert "the engine does not have it" in capsys.readouterr().err
-    assert main(["adapt", "docker-daemon://theirs:1", "--site", site, "--dry-run"]) == ExitCode.MISSING_HERE
-    assert "no Docker engine answers" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -279,7 +279,6 @@ ON_THIS_MACHINE = {
     "a section in the digest": ('digest = "sha256:[0-9a-f]+"', r'digest = "sha256:1\\n\\n%pre\\n    touch /x\\n"'),
     "a line of its own": ('because = "[^"]*"', r'because = "x\\nlumiimg: all is well"'),
     "no release": ('release = "2.0"', 'release = ""'),
-    "an argument of nobody": (GIVEN, r'\1[request.arguments]\n"whole.MORE" = "x"\n\n'),
     "a base from elsewhere": ('from = "busybox"', 'from = "evil.test/busybox"'),
     "a section in the name": ('from = "busybox"', r'from = "busybox\\n\\n%pre\\n    touch /x\\n"'),
     "a script of debootstrap": (
@@ -287,10 +286,7 @@ ON_THIS_MACHINE = {
         'name = "x"\\1agent = "debootstrap"\nfrom = "/tmp/suite"\n[base.image]',
     ),
     "a program of another agent": ('agent = "docker"', 'agent = "yum"'),
-    "a source that the catalogue has": (RULE, f'[first-download]\n"https://x.test/2.0.tar.gz" = "{"1" * 64}"\n\n'),
     "a source of a name outside": (RULE, f'[first-download]\n"../x" = "{"1" * 64}"\n\n'),
-    "a file without a digest": (GIVEN, r'\1[request.sources]\nsrc = "/etc/passwd"\n\n'),
-    "a file of this folder": (GIVEN, rf'\1[request.sources]\nsrc = "x#sha256={"1" * 64}"\n\n'),
     "a section in an address": (GIVEN, r'\1[request.sources]\nsrc = "https://x.test/x\\n%pre\\ntouch /x"\n\n'),
     "a wheel outside": ('/snake-2.0[^"]*whl"', '/..%2f..%2fx.whl"'),
 }

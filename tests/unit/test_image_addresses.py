@@ -136,11 +136,15 @@ def test_an_image_of_an_engine_is_read_once(
             == ExitCode.GOOD
         )
         assert "no obstacle found" in capsys.readouterr().out
-        assert (
-            main(["adapt", "docker-daemon:mine:1", "--add", "netprobe", "--site", "generic", "--dry-run"])
-            == ExitCode.GOOD
-        )
-        assert "would build mine-1 + netprobe" in capsys.readouterr().out
+        adapt = ["adapt", "--add", "netprobe", "--site", "generic", "--dry-run", "--verbose"]
+        assert main([*adapt, "docker-daemon:mine:1"]) == ExitCode.GOOD
+        output = capsys.readouterr().out
+        assert "would build mine-1 + netprobe" in output
+        assert "docker-archive" in output
+        assert main([*adapt, "docker-daemon://other:1"]) == ExitCode.NO
+        assert "the engine does not have it" in capsys.readouterr().err
+    assert main([*adapt, "docker-daemon://mine:1"]) == ExitCode.MISSING_HERE
+    assert "no Docker engine answers" in capsys.readouterr().err
     # and it goes as other things of the cache do
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
     assert [image["key"] for image in json.loads(capsys.readouterr().out)["images"]] == [ID]

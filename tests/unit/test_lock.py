@@ -7,8 +7,6 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
@@ -20,13 +18,13 @@ from lumiimg.fetch.mirrors import parse_mirrors
 from lumiimg.fetch.store import Sources, Store
 from lumiimg.resolve.complete_lock import BaseDigest, complete_lock
 from lumiimg.resolve.context import PlanContext
+from lumiimg.resolve.lock_file import read_document
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BOX, LAYER, MakeLayer
 from tests.shared.oci_builder import digest
 from tests.shared.world import World, serve, wheel
 
-BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
 SNAKE = (
     LAYER
     + """\
@@ -53,6 +51,7 @@ key = "1"
 source = "the tests"
 """
 )
+pytestmark = pytest.mark.usefixtures("clean_home", "impatient")
 
 
 @pytest.fixture
@@ -70,15 +69,11 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def folder(
-    layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path
-) -> Path:
-    del clean_home
+def folder(layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_layer("box", BOX)
     make_layer("snake", SNAKE)
     make_layer("tool", ARCHIVE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
     return layers
 
 
@@ -86,14 +81,10 @@ def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> 
     assert main(["lock", "--layers", str(layers), *world.mirrors, *words]) == code
 
 
-def locked(tmp_path: Path) -> dict[str, str]:
-    document = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
-    return {name: version for name, version, *_ in (url.rpartition("/")[2].split("-") for url in wheels_of(document))}
-
-
-def wheels_of(document: dict[str, Any]) -> dict[str, str]:
-    """The digests of a lock's wheels by their addresses."""
-    return {unquote(url): sha256 for layer in document["layer"] for url, sha256 in layer.get("wheels", {}).items()}
+def locked() -> dict[str, str]:
+    """The versions of the Python distributions in the lock of the current folder."""
+    wheels = (wheel for layer in read_document(Path("lumiimg.lock")).layer for wheel in layer.locked_wheels)
+    return {wheel.name: wheel.version for wheel in wheels}
 
 
 def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder: Path, tmp_path: Path) -> None:
@@ -101,11 +92,11 @@ def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder:
     text = (tmp_path / "lumiimg.lock").read_text()
     document = tomllib.loads(text)
     assert document["base"]["digest"].startswith("sha256:")
-    assert locked(tmp_path) == {"snake": "2.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
+    assert locked() == {"snake": "2.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
     archive = b"archive of /archives/x/tool/archive/v1.tar.gz"
     (address,) = (source["url"] for source in tomllib.loads(ARCHIVE)["sources"].values())
     assert document["first-download"] == {address: digest(archive).removeprefix("sha256:")}
-    (egg,) = [sha256 for url, sha256 in wheels_of(document).items() if "/egg-" in url]
+    (egg,) = [sha256 for url, sha256 in document["layer"][0]["wheels"].items() if "/egg-" in url]
     assert egg == digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
     assert not any("/pypi/simple/snake" in path for path in world.asked), "a pinned name is asked for in its own index"
     # addresses are those without the mirror; the index that `pypi` names is no mirror of one address
@@ -146,17 +137,17 @@ def test_what_is_locked_stays_until_an_upgrade_is_asked_for(
     world.wheels["egg"]["3.0"] = ()
     world.wheels["yolk"]["4.0"] = ()
     lock(world, folder)
-    assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
+    assert locked() == {"snake": "1.0+rocm6.4", "egg": "2.0", "yolk": "3.0"}
     assert "no difference" in capsys.readouterr().out
     lock(world, folder, "--upgrade", "yolk")
     after = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
-    assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "2.0", "yolk": "4.0"}
+    assert locked() == {"snake": "1.0+rocm6.4", "egg": "2.0", "yolk": "4.0"}
     assert "python yolk of snake: 3.0" in capsys.readouterr().out
     for document in (before, after):
         document["layer"] = [{key: layer[key] for key in layer if key != "wheels"} for layer in document["layer"]]
     assert [after[key] for key in ("base", "layer", "site")] == [before[key] for key in ("base", "layer", "site")]
     lock(world, folder, "--upgrade", "all")
-    assert locked(tmp_path) == {"snake": "1.0+rocm6.4", "egg": "3.0"}
+    assert locked() == {"snake": "1.0+rocm6.4", "egg": "3.0"}
     newest = tomllib.loads((tmp_path / "lumiimg.lock").read_text())
     assert newest["base"]["digest"] != before["base"]["digest"]
     for options, fault in (
@@ -177,7 +168,7 @@ def test_a_lock_that_cannot_be_read_is_replaced_by_a_whole_request(
     assert "are not used" in capsys.readouterr().err
     (folder / "snake" / "post.sh").write_text("echo another\n")
     lock(world, folder)
-    assert locked(tmp_path)["snake"] == "2.0+rocm6.4"
+    assert locked()["snake"] == "2.0+rocm6.4"
 
 
 def test_a_tag_stays_the_image_that_it_was_until_it_is_asked_for_again(
@@ -279,13 +270,8 @@ def test_a_requirement_with_an_address_of_its_own_is_refused_and_not_looked_up_b
 
 
 def test_what_cannot_be_locked_is_one_line_with_the_layer_need_and_have_and_the_lock_stays(
-    world: World,
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     lock(world, folder, "--base", "box", "--add", "tool")
     before = (tmp_path / "lumiimg.lock").read_bytes()
     world.wheels["ham"] = {"1.0": ("egg<2",)}
@@ -323,22 +309,20 @@ def test_what_cannot_be_locked_is_one_line_with_the_layer_need_and_have_and_the_
 
 
 def test_the_date_of_the_newest_release_bounds_what_is_taken_and_another_is_stored_in_the_lock(
-    world: World, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z", "snake 2.0+rocm6.4": "2026-06-01T00:00:00Z"}
     toml = SNAKE.replace('version = "2.0"', 'version = "2.0"\ndate = 2026-03-01', 1)
     (folder / "snake" / "layer.toml").write_text(toml)
     request = ("--base", "box", "--add", "snake")
     lock(world, folder, *request)
-    assert locked(tmp_path) == {"snake": "2.0+rocm6.4", "egg": "1.5", "yolk": "2.5"}
+    assert locked() == {"snake": "2.0+rocm6.4", "egg": "1.5", "yolk": "2.5"}
     assert "as of 2026-03-01" in capsys.readouterr().err
     lock(world, folder, *request, "--exclude-newer", "2026-03-02", "--upgrade", "egg")
-    assert locked(tmp_path)["egg"] == "2.0"
+    assert locked()["egg"] == "2.0"
     lock(world, folder, "--upgrade", "egg")
-    assert locked(tmp_path)["egg"] == "2.0"
-    assert (
-        tomllib.loads((tmp_path / "lumiimg.lock").read_text())["request"]["exclude-newer"].isoformat() == "2026-03-02"
-    )
+    assert locked()["egg"] == "2.0"
+    assert f"{read_document(Path('lumiimg.lock')).request.until}" == "2026-03-02"
     for option, value, fault in (
         ("--exclude-newer", "soon", "not a valid date: 'soon'"),
         ("--downloads", "17", "is not a valid number from 1 to 16"),

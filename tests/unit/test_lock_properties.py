@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import tomli_w
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -25,8 +24,7 @@ from lumiimg.resolve.lock_check import lock_of
 from lumiimg.resolve.lock_file import read_document, to_text
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.fuzz.locks import REQUESTS, with_digests
-from tests.fuzz.targets.resolve import signed
+from tests.fuzz.locks import REQUESTS, lock_of_document, with_digests
 from tests.shared.layer_builder import BASE, LAYER, catalogue_of
 from tests.shared.programs import examples
 
@@ -113,8 +111,7 @@ def changed(document: dict[str, Any], path: tuple[Any, ...], value: object) -> b
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    head = {key: document.pop(key) for key in ("format", "lumiimg", "digest")}
-    return signed(f"# x\n{tomli_w.dumps(head)}\n{tomli_w.dumps(document)}".encode())
+    return lock_of_document(document)
 
 
 REQUEST = next(request for request in REQUESTS if "vllm" in request.add)
@@ -165,6 +162,10 @@ def test_a_lock_that_is_not_of_one_mind_is_refused(tmp_path: Path) -> None:
             "which is not a plain address that ends in the name",
         ),
         (("base", "release"), "9", "'9' is not a release of rocm-6.4.4"),
+        (("base", "wheels"), {"https://h.test/a-1-py3-none-any.whl": "0" * 64}, "has Python packages, but needs none"),
+        (("base", "agent"), "oras", "'base.agent' is 'oras'; one of debootstrap, docker, "),  # of an earlier lumiimg
+        # where this machine finds things
+        *((("request", key), [], f"key 'request.{key}' is not known") for key in ("mirrors", "layers", "brought")),
         (("site",), "x" * (2 << 20), "is larger than 2097152 bytes"),
     ):
         with pytest.raises(BadInputError) as caught:

@@ -25,14 +25,12 @@ from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.fetch.http import Http
 from lumiimg.fetch.pull import save_from_daemon
 from lumiimg.resolve import python_project
-from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
-from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.build_machine import build_machine
 from tests.shared.layer_builder import BASE, MakeLayer
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import needs
 from tests.shared.tls import CERTIFICATE, certified
-from tests.shared.world import sources_at
+from tests.shared.world import resolved_at
 
 if TYPE_CHECKING:
     from lumiimg.build.builder import ImageBuild
@@ -107,10 +105,8 @@ def write_netrc(home: Path, text: str) -> None:
 
 def by_uv(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_project, "_index_of", lambda _, indexes, __: indexes[0])
-    layer = LayerRequirements("a", "1", pins=("egg==1.0",), indexes=(f"{url}/whl",), requires=("ham",))
-    sources = sources_at(f"{url}/simple", folder)
     with pytest.raises(LumiimgError):
-        resolve_wheels([layer], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
+        resolved_at(f"{url}/simple", folder, pins=("egg==1.0",), indexes=(f"{url}/whl",), requires=("ham",))
 
 
 def by_docker(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +194,7 @@ def test_the_lock_that_comes_of_an_index_with_a_login_has_none(tls: Server, home
         )
 
     tls.leads = answer
-    sources = sources_at(f"{tls.url}/simple", tmp_path)
-    layer = LayerRequirements("a", "1", pins=("egg==1.0",), indexes=(f"{tls.url}/whl",))
-    found = resolve_wheels([layer], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})
+    found = resolved_at(f"{tls.url}/simple", tmp_path, pins=("egg==1.0",), indexes=(f"{tls.url}/whl",))
     assert [wheel.location for wheel in found.by_layer["a"]] == [f"{tls.url}/{file}"]
 
 

@@ -14,12 +14,11 @@ from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.resolve.lock_file import read_document
 from lumiimg.resolve.python_target import is_of_cuda
 from lumiimg.resolve.requirements import read_own
-from tests.shared.layer_builder import BASE, LAYER, MakeLayer
+from tests.shared.layer_builder import BOX, LAYER, MakeLayer
 from tests.shared.oci_builder import digest
 from tests.shared.world import World, forged, serve, wheel
 
 TORCH = "2.9.1+rocm6.4"
-BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\n[[', 1)
 OF_TORCH = f"""\
 {LAYER}requires = ["python3"]
 provides = ["torch"]
@@ -51,6 +50,7 @@ key = "1"
 source = "the tests"
 """
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("clean_home", "impatient")
 
 
 @pytest.fixture
@@ -81,17 +81,12 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def folder(
-    layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_home: Path
-) -> Path:
-    del clean_home
+def folder(layers: Path, make_layer: MakeLayer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_layer("box", BOX)
     make_layer("torch-rocm-layer", OF_TORCH)
     make_layer("ham", HAM)
     make_layer("fast-attn", COMPILED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     return layers
 
 
@@ -102,8 +97,8 @@ def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> 
     assert main(["lock", "--layers", str(layers), *world.mirrors, *STACK, *words]) == code
 
 
-def of_layer(name: str, file: str = "lumiimg.lock") -> dict[str, str]:
-    (entry,) = [entry for entry in read_document(Path(file)).layer if entry.name == name]
+def of_layer(name: str) -> dict[str, str]:
+    (entry,) = [entry for entry in read_document(Path("lumiimg.lock")).layer if entry.name == name]
     return {wheel.name: wheel.version for wheel in entry.locked_wheels}
 
 

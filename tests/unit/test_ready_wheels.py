@@ -27,7 +27,7 @@ GENERATIONS = {
     "rocm721": ("rocm-7.2.4", "0.19.0", "2.10.0+git8514f05"),
 }
 BESIDE = {"triton": "3.6.0", "torchvision": "0.24.1+d801a34", "torchaudio": "2.9.0+eaa9e4e", "flash-attn": "2.8.3"}
-pytestmark = pytest.mark.usefixtures("clean_home")
+pytestmark = pytest.mark.usefixtures("clean_home", "impatient")
 
 
 def vllm(torch: str) -> tuple[str, ...]:
@@ -57,8 +57,6 @@ def world() -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
 
 
 def lock(world: World, variant: str) -> int:

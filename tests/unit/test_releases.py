@@ -25,7 +25,7 @@ from lumiimg.core.errors import ExitCode
 from lumiimg.fetch.http import Http
 from lumiimg.resolve import unlisted
 from lumiimg.resolve.unlisted import _distance, read_pages, read_releases
-from tests.fuzz.targets.resolve import signed
+from tests.fuzz.locks import signed
 from tests.shared.programs import EVERYTHING, sampled
 from tests.shared.release_index import HTML, ReleaseIndex, serving
 from tests.shared.world import JSON, World, serve
@@ -272,8 +272,6 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
     assert (row["read"], row["expects"], row["wheels"][2]) == (TODAY, ["rocm==7.14.*"], "jax-rocm7-plugin==0.12.0")
     # a row that is not one that was read is refused
     for old, new, expected in (
-        ('version = "0.12.0"\ndate', 'version = "0.11.0"\ndate', "it is not of a release '0.12.0' that was read"),
-        (f"read = {TODAY}\n", "", "it is not of a release '0.12.0' that was read"),
         ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version, such as"),
         ("wheels = [", 'wheels = [\n    "egg==1.0",', "the Python package egg==1.0 of jax is left out"),
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,12 +14,12 @@ from lumiimg.fetch.mirrors import Mirrors, apt_mirror, parse_mirrors
 from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.planner import decide
 from lumiimg.resolve.request import Request
-from tests.shared.layer_builder import BASE, LAYER, MakeLayer, catalogue_of
+from tests.shared.layer_builder import BASE, LAYER, MakeLayer, catalogue_of, locked
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lumiimg.resolve.lock import Lock
+    from lumiimg.resolve.lock import Lock, LockedSource
 
 CONTENT = b"the release\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -38,50 +38,50 @@ def catalogue(layers: Path, make_layer: MakeLayer) -> Catalogue:
     return Catalogue((layers,), ())
 
 
-def lock(catalogue: Catalogue, mirrors: dict[str, str] | None = None, **sources: str) -> Lock:
-    return decide(
-        Request("base", ("plugin",), sources=sources), PlanContext(catalogue, Mirrors(mirrors or {}), "")
-    ).require_lock()
+def locked_source(catalogue: Catalogue, given: str | None = None, **fields: Any) -> LockedSource:
+    """The archive of the plugin, where it is given from somewhere, or not."""
+    (source,) = (
+        locked(catalogue, "base", "plugin", sources={"plugin": given} if given else {}, **fields).layers[0].sources
+    )
+    return source
 
 
 def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
     catalogue: Catalogue, layers: Path, tmp_path: Path
 ) -> None:
     """What is locked holds elsewhere too; a mirror is for the download."""
-    mirrors = {"https://host.test": "http://near/x"}
-    source = lock(catalogue, mirrors).layers[0].sources[0]
+    source = locked_source(catalogue)
     assert (source.location, source.sha256) == ("https://host.test/v1.0.tar.gz", DIGEST)
     assert source.file == "plugin-1.0.tar.gz"
-    assert Mirrors(mirrors).rewrite(source.location) == "http://near/x/v1.0.tar.gz"
+    assert Mirrors({"https://host.test": "http://near/x"}).rewrite(source.location) == "http://near/x/v1.0.tar.gz"
     # a file of one's own has its own digest, but one that calls itself the release must be it
     mine = tmp_path / "my plugin; $(rm).tar.gz"
     mine.write_bytes(b"something else\n")
-    source = lock(catalogue, plugin=str(mine)).layers[0].sources[0]
+    source = locked_source(catalogue, str(mine))
     assert (source.sha256, source.file) == (OTHER, "my_plugin_rm_.tar.gz")
     assert "your own archive" in source.note
     for name in ("plugin-1.0.tar.gz", "v1.0.tar.gz"):
         file = tmp_path / name
         file.write_bytes(CONTENT)
-        assert lock(catalogue, plugin=str(file)).layers[0].sources[0].note == ""
-        assert lock(catalogue, plugin=f"{file}#sha256={DIGEST.upper()}").layers[0].sources[0].sha256 == DIGEST
+        assert locked_source(catalogue, str(file)).note == ""
+        assert locked_source(catalogue, f"{file}#sha256={DIGEST.upper()}").sha256 == DIGEST
         file.write_bytes(b"something else\n")
         with pytest.raises(BadInputError, match="another digest") as caught:
-            lock(catalogue, plugin=str(file))
+            locked_source(catalogue, str(file))
         assert f"#sha256={OTHER}" in str(caught.value), "the way to mean it is shown"
-        assert lock(catalogue, plugin=f"{file}#sha256={OTHER}").layers[0].sources[0].sha256 == OTHER
+        assert locked_source(catalogue, f"{file}#sha256={OTHER}").sha256 == OTHER
     # what nobody knows the digest of is resolved at the first download
-    request = Request("base", ("plugin",), arguments={"plugin.VERSION": "2.0"})
-    found = decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
+    found = locked(catalogue, "base", "plugin", arguments={"plugin.VERSION": "2.0"})
     assert found.layers[0].sources[0].sha256 is None
     assert [line for line in found.missing_digests if "2.0" in line]
     (layers / "plugin/layer.toml").write_text(PLUGIN.replace('"1.0" = ', '"9.9" = '))
     again = Catalogue((layers,), ())
     for place in ("https://else.test/x.tar.gz", "HTTPS://else.test/x.tar.gz"):
-        source = lock(again, plugin=place).layers[0].sources[0]
+        source = locked_source(again, place)
         assert (source.sha256, source.is_local, "first download" in source.note) == (None, False, True)
-    source = lock(again, plugin=f"https://else.test/x.tar.gz#sha256={DIGEST}").layers[0].sources[0]
+    source = locked_source(again, f"https://else.test/x.tar.gz#sha256={DIGEST}")
     assert (source.location, source.sha256) == ("https://else.test/x.tar.gz", DIGEST)
-    assert lock(again, plugin=f"https://host.test/@x.tar.gz#sha256={DIGEST}").layers[0].sources[0].name == "plugin"
+    assert locked_source(again, f"https://host.test/@x.tar.gz#sha256={DIGEST}").name == "plugin"
 
 
 def test_an_index_below_the_mirror_of_another_is_not_taken_for_that() -> None:
@@ -103,25 +103,19 @@ def test_a_source_that_cannot_be_taken_is_bad_input(catalogue: Catalogue, tmp_pa
         (f"https://user:secret@host.test/x.tar.gz#sha256={DIGEST}", "contains a password"),
     ):
         with pytest.raises(BadInputError, match=what) as caught:
-            lock(catalogue, plugin=given)
+            locked_source(catalogue, given)
         assert "secret" not in str(caught.value)
 
 
 def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
-    for request, what in (
-        (
-            Request("base", ("plugin",), arguments={"plugin.VERSON": "1"}),
-            "takes the argument plugin.VERSON; known: plugin.V",
-        ),
-        (Request("base", ("plugin",), sources={"plugn": "x"}), "source named 'plugn'; known: plugin"),
-        (Request("base", ("plugin", "plugin")), "named twice"),
-        (
-            Request("base", ("plugin",), arguments={"plugin.VERSION": "1;rm"}),
-            r"plugin.VERSION is '1;rm', which does not match",
-        ),
+    for add, fields, what in (
+        ((), {"arguments": {"plugin.VERSON": "1"}}, "takes the argument plugin.VERSON; known: plugin.V"),
+        ((), {"sources": {"plugn": "x"}}, "source named 'plugn'; known: plugin"),
+        (("plugin",), {}, "named twice"),
+        ((), {"arguments": {"plugin.VERSION": "1;rm"}}, r"plugin.VERSION is '1;rm', which does not match"),
     ):
         with pytest.raises(BadInputError, match=what):
-            decide(request, PlanContext(catalogue, Mirrors({}), "")).require_lock()
+            locked(catalogue, "base", "plugin", *add, **fields)
 
 
 def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, make_layer: MakeLayer) -> None:
@@ -131,7 +125,7 @@ def test_layers_that_do_not_go_together_are_refused_with_the_rule(layers: Path, 
     make_layer("c", LAYER + 'requires = ["hwloc"]\n')
 
     def build(*add: str) -> Lock:
-        return decide(Request("base", add), PlanContext(Catalogue((layers,), ()), Mirrors({}), "")).require_lock()
+        return locked(Catalogue((layers,), ()), "base", *add)
 
     for order in (("a", "b"), ("b", "a")):
         with pytest.raises(RefusedError, match="cannot be in one image") as caught:
@@ -321,10 +315,9 @@ def test_no_layer_is_brought_in_for_what_only_its_releases_have(layers: Path) ->
     """RCCL is in torch's wheels: a plugin on an image without RCCL is refused for that, and torch is not put in."""
     torch = f'{LAYER}[[release]]\nversion = "2.9.1"\nhas = {{ rccl = "2.26.6" }}\nsource = "the tests"\n'
     catalogue = catalogue_of(layers, box=BASE, torch=torch, plugin=f'{LAYER}requires = ["rccl"]\n')
-    context = PlanContext(catalogue, Mirrors({}), "")
-    (rule,) = decide(Request("box", ("plugin",)), context).rules
+    (rule,) = decide(Request("box", ("plugin",)), PlanContext(catalogue)).rules
     assert (rule.need, rule.because) == ("rccl", "plugin requires rccl")
-    assert decide(Request("box", ("torch", "plugin")), context).require_lock().layers[1].name == "plugin"
+    assert locked(catalogue, "box", "torch", "plugin").layers[1].name == "plugin"
 
 
 def test_a_layer_without_rows_is_taken_as_its_argument_says_and_in_another_version_with_a_doubt(

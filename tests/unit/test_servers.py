@@ -23,13 +23,11 @@ from lumiimg.fetch.mirrors import Mirrors, parse_mirrors
 from lumiimg.fetch.package_index import project_page
 from lumiimg.fetch.registry import parse_reference, resolve_image
 from lumiimg.fetch.store import Store
-from lumiimg.resolve.python_project import LayerRequirements, resolve_wheels
-from lumiimg.resolve.python_target import PythonTarget
 from tests.shared.hostile_server import serving
 from tests.shared.loopback import Asked, Reply, listening
 from tests.shared.programs import patient
 from tests.shared.tls import CERTIFICATE, certified
-from tests.shared.world import sources_at
+from tests.shared.world import resolved_at
 
 ENDLESS = b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"
 """What a server says first, and then again and again; test_hostile_servers.py has more of them."""
@@ -172,14 +170,6 @@ def test_a_login_goes_to_a_host_that_is_named(
 
 
 @pytest.mark.threat
-def test_no_login_goes_anywhere_without_tls(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "netrc").write_text(next(iter(LOGINS)))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    Http().get(f"{server.url}/", limit_bytes=10)
-    assert server.logins == [None]
-
-
-@pytest.mark.threat
 def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -199,7 +189,7 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
         lambda: store.get("http://localhost@host.test/file", None),
         lambda: store.get("https://github.com/file", None),
         lambda: resolve_image(parse_reference("a/b:tag", mirrors), Http()),
-        lambda: _resolved("http://host.test/simple"),
+        lambda: resolved_at("http://host.test/simple", tmp_path, requires=("egg",)),
         lambda: Http().get("http://host.test/page", limit_bytes=10),
         lambda: project_page("http://host.test/simple", "egg", Http()),
     ):
@@ -215,9 +205,3 @@ def test_what_comes_without_tls_must_have_its_digest(tmp_path: Path, monkeypatch
     ):
         with pytest.raises(FailedError, match="was asked"):
             taken()
-
-
-def _resolved(index: str) -> None:
-    sources = sources_at(index, Path())
-    wants = LayerRequirements("a", "1", requires=("egg",))
-    resolve_wheels([wants], PythonTarget((3, 12), (2, 39)), sources, until=None, preferred={})

@@ -268,10 +268,8 @@ def test_a_module_has_the_programs_of_the_environment(image: Path, tmp_path: Pat
 
 
 @pytest.fixture
-def world(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    del clean_home
-    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+def world(clean_home: Path, impatient: None) -> Iterator[World]:
+    del clean_home, impatient
     wheels: dict[str, dict[str, tuple[str, ...]]] = {
         "torch": {"2.9.0": ("nvidia-cublas-cu12",), "2.9.1": ()},
         "numpy": {"1.26.0": (), "2.1.0": ()},

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 UBUNTU = PythonTarget((3, 12), (2, 39))
 DIGEST = "a" * 64
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 # --- the target
@@ -77,12 +78,6 @@ def world() -> Iterator[World]:
     )
     with serve(world):
         yield world
-
-
-@pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
 
 
 SNAKE: dict[str, Any] = {"name": "snake", "version": "2.0", "pins": ("snake==2.0+rocm6.4",), "indexes": ("/whl",)}

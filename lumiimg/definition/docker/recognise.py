@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError
 from lumiimg.core.redact import is_secret_name, redact
@@ -151,7 +153,7 @@ def _known(
     seen = set()
     for step, text in texts:
         for what, name, version in _found(text) if step.keyword in {"ONBUILD", "RUN"} else ():
-            plain_name = _canonical(name)
+            plain_name = canonicalize_name(name)
             layer = by_name.get(_ALIASES.get(plain_name, plain_name))
             if layer is None or (layer.name, what) in seen:
                 continue
@@ -173,14 +175,10 @@ def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
         names = {layer.name}
         names |= {pin.partition("==")[0].partition("[")[0] for release in layer.releases for pin in release.wheels}
         names |= {match[1] for source in layer.sources if (match := _ARCHIVE.match(source.url))}
-        for name in {_canonical(name) for name in names}:
+        for name in set(map(canonicalize_name, names)):
             found.setdefault(name, []).append(layer)
     owners = {name: [one for one in entries if name in {one.name, *one.provides}] for name, entries in found.items()}
     return {name: (owners[name] or entries)[0] for name, entries in found.items() if owners[name] or len(entries) == 1}
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _found(text: str) -> Iterator[tuple[str, str, str | None]]:

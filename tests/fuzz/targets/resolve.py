@@ -32,18 +32,12 @@ from lumiimg.resolve.requirements import read_own
 from lumiimg.resolve.source_archive import read_texts, requirements_in
 from lumiimg.resolve.unlisted import filled, needs_of, value_of
 from lumiimg.resolve.venv import RECORD, faults_of, open_venv
+from tests.fuzz.locks import signed
 from tests.fuzz.target import target
 from tests.fuzz.targets.scratch import parts, text_of, written
 
 _NO_MIRRORS = Mirrors({})
 _WRITTEN = Path(__file__).parents[2] / "fixtures/written/0.1.0"
-
-
-def signed(data: bytes) -> bytes:
-    """Return a lock with the digest of what stands in it."""
-    head, border, body = data.partition(b"\n\n")
-    line = b'digest = "sha256:%s"' % hashlib.sha256(body).hexdigest().encode()
-    return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
 
 
 class _Served(Http):
