@@ -1,4 +1,4 @@
-"""A lock of a stranger: whatever it says, what is built is of the catalogue, or listed, or of what its author may choose."""
+"""A lock is read back as it was; of a stranger's, what is built is of the catalogue, or listed, or what its author may choose."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from lumiimg.core.errors import LumiimgError
+from lumiimg.catalog.catalogue import Catalogue, open_catalogue
+from lumiimg.core.errors import BadInputError, LumiimgError, RefusedError
+from lumiimg.definition.text import DefinitionError
 from lumiimg.definition.writer import write_chain
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.resolve import lock_check
-from lumiimg.resolve.context import PlanContext
 from lumiimg.resolve.lock import locked_wheel
 from lumiimg.resolve.lock_check import lock_of, outside_catalogue
 from lumiimg.resolve.lock_file import read_document, to_text
-from lumiimg.resolve.planner import decide
 from lumiimg.resolve.python_target import PythonTarget
-from lumiimg.resolve.request import Request
 from tests.fuzz.locks import lock_of_document, with_digests
-from tests.shared.layer_builder import BASE, LAYER, catalogue_of
-from tests.shared.programs import sampled
+from tests.shared.layer_builder import BASE, LAYER, catalogue_of, locked
+from tests.shared.programs import examples, sampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lumiimg.catalog.catalogue import Catalogue
     from lumiimg.resolve.lock import Lock
 
 INDEX, GENERAL = "https://download.pytorch.org/whl/rocm6.4", "https://pypi.test/simple"
@@ -81,6 +81,16 @@ ZEROS, ONES = "0" * 64, "1" * 64
 Document = dict[str, Any]
 
 
+@pytest.fixture(autouse=True)
+def _no_pip_says_which_index_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+
+
+def read_again(lock: bytes, path: Path, catalogue: Catalogue) -> Lock:
+    path.write_bytes(lock)
+    return lock_of(read_document(path), [catalogue], MIRRORS, "/bin", path)
+
+
 @dataclass(frozen=True)
 class Stranger:
     """Who changes a lock in which everything is of the catalogue."""
@@ -93,8 +103,7 @@ class Stranger:
         """What is read of the lock after a change."""
         document = copy.deepcopy(self.document)
         change(document)
-        self.path.write_bytes(lock_of_document(document))
-        return lock_of(read_document(self.path), [self.catalogue], MIRRORS, "/bin", self.path)
+        return read_again(lock_of_document(document), self.path, self.catalogue)
 
     def listed(self, change: Callable[[Document], object]) -> list[str]:
         """What is listed of it."""
@@ -106,8 +115,8 @@ def made(folder: Path, box: str = BOX, whole: str = WHOLE, **arguments: str) -> 
     layers.mkdir()
     catalogue = catalogue_of(layers, box=box, whole=whole)
     values = {"VERSION": "2.0", **arguments}
-    request = Request("box", ("whole",), arguments={f"whole.{name}": value for name, value in values.items()})
-    lock = with_digests(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
+    named = {f"whole.{name}": value for name, value in values.items()}
+    lock = with_digests(locked(catalogue, "box", "whole", arguments=named))
     places = [*(f"{INDEX}/{wheel.file}" for wheel in lock.layers[0].wheels), f"{GENERAL}/{file_of('egg')}"]
     layer = replace(lock.layers[0], wheels=tuple(locked_wheel(place, digest(place)) for place in places))
     return Stranger(catalogue, tomllib.loads(to_text(replace(lock, layers=(layer,)))), folder / "lumiimg.lock")
@@ -122,8 +131,7 @@ def file_of(project: str, version: str = "1.0") -> str:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stranger:
-    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+def stranger(tmp_path: Path) -> Stranger:
     return made(tmp_path)
 
 
@@ -216,10 +224,7 @@ def test_what_a_lock_takes_from_elsewhere_is_listed(stranger: Stranger, case: st
 
 
 @pytest.mark.threat
-def test_a_base_that_the_catalogue_names_by_its_digest_is_that_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+def test_a_base_that_the_catalogue_names_by_its_digest_is_that_one(tmp_path: Path) -> None:
     stranger = made(tmp_path, BOX.replace('"busybox"', f'"busybox@sha256:{ZEROS}"'))
     assert stranger.listed(lambda _: None) == []
     with pytest.raises(LumiimgError, match=r"'base.digest' is not that of base.from"):
@@ -227,8 +232,7 @@ def test_a_base_that_the_catalogue_names_by_its_digest_is_that_one(
 
 
 @pytest.mark.threat
-def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path) -> None:
     free = f'{LAYER}requires = ["python3"]\npackages = ["egg"]\n'
     of_torch = (
         f"{WHOLE.partition('packages')[0]}[[release]]{WHOLE.partition('[[release]]')[2].partition('[unlisted]')[0]}"
@@ -240,8 +244,7 @@ def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monk
         pytorch=of_torch.replace("[[release]]", 'provides = ["torch"]\n[[release]]', 1),
         high=free.replace('"python3"', '"torch"'),
     )
-    request = Request("box", ("low", "pytorch", "high"))
-    lock = with_digests(decide(request, PlanContext(catalogue, MIRRORS, "/bin")).require_lock())
+    lock = with_digests(locked(catalogue, "box", "low", "pytorch", "high"))
     stranger = Stranger(catalogue, tomllib.loads(to_text(lock)), tmp_path / "lumiimg.lock")
 
     def replaced(document: Document) -> None:
@@ -255,10 +258,7 @@ def test_a_torch_of_the_general_index_takes_no_layers_place(tmp_path: Path, monk
     assert "Python package torch 2.9.1 of low from https://pypi.test" in reported
 
 
-def test_what_is_of_the_catalogue_is_known_where_an_argument_has_to_be_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_check, "public_index", lambda: ())
+def test_what_is_of_the_catalogue_is_known_where_an_argument_has_to_be_given(tmp_path: Path) -> None:
     needed = f'{WHOLE}[arguments.NEEDED]\ndefault = ""\nhelp = "which"\npattern = ".+"\n'
     assert made(tmp_path, whole=needed, NEEDED="x").listed(lambda _: None) == []
 
@@ -273,6 +273,7 @@ CHOSEN = {
     ("first-download", "https://x.test/one.tar.gz"): "digests that nobody published",
 }
 """What its author may choose (docs/security.md), by where it stands."""
+HEAD = {"format", "lumiimg", "digest"}
 TEXTS = (
     *(
         "",
@@ -304,12 +305,11 @@ HOSTS = (
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every value of a document that is not a table, with where it stands."""
-    if isinstance(tree, dict | list):
-        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from places(value, (*path, key))
-    else:
-        yield path, tree
+    """Every value of a document, tables too, with where it stands."""
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in entries:
+        yield (*path, key), value
+        yield from places(value, (*path, key))
 
 
 def changed(place: tuple[Any, ...], value: object) -> Callable[[Document], object]:
@@ -334,7 +334,7 @@ def test_whatever_text_of_a_lock_is_changed_what_is_built_is_the_same_or_that_is
     cases = [
         (place, value)
         for place, old in [*places(stranger.document), *optional]
-        if place[0] not in {"format", "lumiimg", "digest"}
+        if place[0] not in HEAD and isinstance(old, str)
         for value in sorted({*TEXTS, *of_all, f"{old}x", f"x{old}", old[:-1], old[:-1] + "1", old.upper()} - {old})
     ]
     assert len(cases) > 1000
@@ -377,3 +377,140 @@ def test_a_version_that_an_image_names_is_no_template(stranger: Stranger) -> Non
     base = {"name": "box", "agent": "localimage", "from": "/x.sif", "image": image}
     lock = stranger.lock(lambda document: document.update(base=base))
     assert (lock.base.versions, PythonTarget.from_versions(lock.versions)) == (image["has"], None)
+
+
+# -- what is read back, and what is let in --
+
+FREE = (
+    LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[arguments.OTHER]\ndefault = "x"\nhelp = "more"\n'
+    '[sources.one]\nurl = "https://h.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
+    f'[sources.one.sha256]\none = "{"0" * 64}"\n'
+)
+TEXT = st.text(st.characters(exclude_characters="\0"), max_size=30)
+"""What a user can type; a byte that is no UTF-8 comes as a surrogate."""
+SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    """A base, and a layer whose arguments take any text."""
+    return catalogue_of(tmp_path_factory.mktemp("layers"), base=BASE, free=FREE)
+
+
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=SLOW)
+@given(note=TEXT, other=TEXT, address=st.text("abc/.-_%~", max_size=20))
+@example(note="\udcff", other="", address="")
+@example(note="two\nlines %post {{ x }} \r\x1b[2J \x85\u2028", other="'\"`$(id)\\", address="t.tar.gz")
+def test_any_text_of_a_user_is_preserved_or_refused(
+    own: Catalogue, tmp_path: Path, note: str, other: str, address: str
+) -> None:
+    arguments = {"free.NOTE": note, "free.OTHER": other}
+    sources = {"one": f"https://h.test/{address}#sha256={'1' * 64}"}
+    try:
+        lock = with_digests(locked(own, "base", "free", arguments=arguments, sources=sources))
+        text = to_text(lock)
+    except BadInputError as error:
+        assert str(error).isprintable()  # noqa: PT017 - or nothing is raised
+        return
+    assert (again := read_again(text.encode(), tmp_path / "lumiimg.lock", own)) == lock
+    turned = locked(own, "base", "free", arguments=dict(reversed(arguments.items())), sources=sources)
+    assert to_text(with_digests(turned)) == text, "the order in which arguments are given is no part of a lock"
+    try:
+        chain = write_chain(lock)
+    except DefinitionError:
+        return
+    assert write_chain(again) == chain
+
+
+CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
+SHIPPED = to_text(with_digests(locked(CATALOGUE, "rocm-6.4.4", "vllm")))
+DOCUMENT = tomllib.loads(SHIPPED)
+PLACES = [path for path, _ in places(DOCUMENT) if path[0] not in HEAD]
+TABLES = [path for path in PLACES if isinstance(path[-1], int) and path[0] not in {"rule", "request"}]
+"""Layers; those that `request` means are among them."""
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Stranger:
+    """Who changes a lock of the shipped catalogue."""
+    return Stranger(CATALOGUE, DOCUMENT, tmp_path / "lumiimg.lock")
+
+
+@pytest.mark.threat
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=SLOW)
+@given(place=st.one_of(st.sampled_from(PLACES), st.sampled_from(TABLES)), count=st.sampled_from([0, 2]))
+def test_a_value_of_another_type_and_what_is_left_out_or_there_twice_is_refused(
+    shipped: Stranger, place: tuple[Any, ...], count: int
+) -> None:
+    with pytest.raises((BadInputError, RefusedError)) as caught:
+        shipped.lock(changed(place, 7))
+    named = next(str(key) for key in reversed(place) if isinstance(key, str))
+    assert named in str(caught.value)
+    if place not in TABLES:
+        return
+
+    def repeated(array: Any) -> None:
+        for key in place[:-1]:
+            array = array[key]
+        array[place[-1] : place[-1] + 1] = [array[place[-1]]] * count
+
+    other = r"twice|left out|need each other|is missing|but the lock has|is in the lock|not among the layers"
+    with pytest.raises(BadInputError, match=other):
+        shipped.lock(repeated)
+
+
+@pytest.mark.threat
+def test_a_lock_that_is_not_of_one_mind_is_refused(shipped: Stranger) -> None:
+    for place, value, expected in (
+        (("request", "base"), "rocm-7.0", "request.base is 'rocm-7.0', and the base is rocm-6.4.4"),
+        (("request", "add"), ["sglang"], "request.add names sglang, which is not among the layers"),
+        (("request", "arguments"), {"vllm.ARCH": "x"}, "argument vllm.ARCH is 'x', which does not match"),
+        (("request", "arguments"), {"vllm.TEA": "x"}, "no layer of this image takes the argument vllm.TEA"),
+        (("request", "sources"), {"vllm": "/etc/passwd"}, "the source vllm: '/etc/passwd' is not a valid"),
+        (("request", "sources"), {"vllm": f"a.tar#sha256={'0' * 64}"}, "'a.tar' is not a valid http(s) address"),
+        (("request", "sources"), {"tea": "https://h.test/tea"}, "no layer of this image takes a source named 'tea'"),
+        (("first-download",), {"https://tea": "0" * 64}, "is missing, or does not belong in the lock"),
+        (
+            ("layer", 0, "wheels"),
+            {"https://h.test/tea": "0" * 64},
+            "which is not a plain address that ends in the name",
+        ),
+        (("base", "release"), "9", "'9' is not a release of rocm-6.4.4"),
+        (("base", "wheels"), {"https://h.test/a-1-py3-none-any.whl": "0" * 64}, "has Python packages, but needs none"),
+        (("base", "agent"), "oras", "'base.agent' is 'oras'; one of debootstrap, docker, "),  # of an earlier lumiimg
+        # where this machine finds things
+        *((("request", key), [], f"key 'request.{key}' is not known") for key in ("mirrors", "layers", "brought")),
+        (("site",), "x" * (2 << 20), "is larger than 2097152 bytes"),
+    ):
+        with pytest.raises(BadInputError) as caught:
+            shipped.lock(changed(place, value))
+        assert expected in str(caught.value)
+        assert len(str(caught.value)) < 4000, expected
+
+
+@pytest.mark.threat
+def test_a_row_of_a_lock_that_makes_no_sense_is_refused(shipped: Stranger) -> None:
+    entry = {**DOCUMENT["layer"][0], "release": "9.9", "wheels": {}}
+    for row, expected in (
+        ({"wheels": ["a==1.."]}, "a pin is not valid"),
+        ({"has": {"x": "{NOPE}"}}, "has.x holds {NOPE}"),
+        ({"has": {"net-api": "many"}}, "has.net-api is 'many'; the number of an API"),
+        ({"arguments": {"NOPE": "x"}}, "arguments.NOPE is not"),
+        ({"version": "nine"}, "not of a release '9.9' that was read"),
+        ({"read": None}, "not of a release '9.9' that was read"),
+    ):
+        written = {"version": "9.9", "read": dt.date(2026, 11, 1), "source": "s", **row}
+        entry["row"] = {key: value for key, value in written.items() if value is not None}
+        with pytest.raises(BadInputError) as caught:
+            shipped.lock(both(asking(add=[]), changed(("layer", 0), entry)))
+        assert expected in str(caught.value), row
+
+
+@pytest.mark.threat
+def test_what_the_head_of_a_lock_says_beside_format_and_digest_is_noticed(tmp_path: Path) -> None:
+    """The digest is of what stands below the head."""
+    for line in ('site = "lumi"', 'layer = [{name = "netprobe"}]', 'request = {base = "x"}'):
+        with pytest.raises(BadInputError, match="was changed after it was written"):
+            read_again(
+                SHIPPED.replace("format = 3\n", f"format = 3\n{line}\n").encode(), tmp_path / "a.lock", CATALOGUE
+            )
