@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -25,6 +27,12 @@ def found(identity: str, severity: Severity, level: Level = Level.STATIC) -> Fin
     return Finding(identity, severity, level, f"about {identity}")
 
 
+def read(findings: list[str]) -> list[Finding]:
+    words = (one.split() for one in findings)
+    return [found(name, Severity(severity), *map(Level, level)) for name, severity, *level in words]
+
+
+CASES: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/answers.toml").read_text())
 SEEN = found("program.opens", GOOD, Level.PROBE)
 CXI = found("provider.cxi", GOOD, Level.PROBE)
 RAN = found("run.network", GOOD, Level.RUN)
@@ -40,137 +48,34 @@ def test_an_answer_is_an_exit_code() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("findings", "level", "asked", "answer"),
-    [
-        ([CXI], Level.PROBE, False, Answer.NO_OBSTACLE),
-        ([CXI, found("plugin.symbols", OPEN)], Level.PROBE, False, Answer.NO_OBSTACLE),  # a probe has seen it work
-        # NCCL_NET=Socket in a script that is not followed would go past a plugin that listens
-        *(
-            ([CXI, found(name, OPEN)], Level.PROBE, False, Answer.UNDECIDED)
-            for name in ("image.driver", "image.partly-read", "network.forced", "rccl.settings")
-        ),
-        ([CXI, found("image.driver", INFO)], Level.PROBE, False, Answer.NO_OBSTACLE),
-        ([RAN, found("image.partly-read", OPEN)], Level.RUN, False, Answer.NO_OBSTACLE),
-        ([CXI, found("plugin.listen", OPEN, Level.PROBE)], Level.PROBE, False, Answer.UNDECIDED),
-        ([CXI, found("run.network", OPEN, Level.RUN)], Level.RUN, False, Answer.UNDECIDED),
-        ([CXI, found("plugin.listen", BAD, Level.PROBE)], Level.PROBE, False, Answer.NO),
-        ([CXI, found("fabric.mixed", BAD)], Level.PROBE, False, Answer.NO),
-        ([found("provider.cxi", INFO, Level.PROBE)], Level.PROBE, False, Answer.UNDECIDED),
-        ([found("plugin.loads", GOOD, Level.PROBE)], Level.PROBE, False, Answer.UNDECIDED),
-        ([RAN], Level.RUN, False, Answer.NO_OBSTACLE),
-        ([RAN, found("plugin.listen", OPEN, Level.PROBE)], Level.RUN, False, Answer.NO_OBSTACLE),
-        ([RAN, found("run.failed", OPEN, Level.RUN)], Level.RUN, False, Answer.UNDECIDED),
-        ([RAN, found("run.data-errors", BAD, Level.RUN)], Level.RUN, False, Answer.NO),
-        ([found("run.network", INFO, Level.RUN)], Level.RUN, False, Answer.UNDECIDED),
-        ([found("run.selected", GOOD, Level.RUN)], Level.RUN, False, Answer.UNDECIDED),
-        # files alone prove nothing, but for somebody who asked for no more
-        ([found("plugin.loads", GOOD)], Level.STATIC, True, Answer.NO_OBSTACLE),
-        ([found("plugin.loads", GOOD)], Level.STATIC, False, Answer.UNDECIDED),
-        ([found("plugin.loads", GOOD)], Level.PROBE, True, Answer.UNDECIDED),
-        ([found("plugin.loads", GOOD), found("rccl.unknown", OPEN)], Level.STATIC, True, Answer.UNDECIDED),
-        # nor probes without a NIC, but where the process of a job was seen
-        *(
-            ([SEEN, found(name, OPEN, Level.PROBE)], Level.PROBE, asked, answer)
-            for name, asked, answer in (
-                ("plugin.init", True, Answer.NO_OBSTACLE),
-                ("plugin.init", False, Answer.UNDECIDED),
-                ("plugin.handshake", True, Answer.UNDECIDED),
-                ("program.other-files", True, Answer.UNDECIDED),
-            )
-        ),
-    ],
-)
-def test_a_green_answer_is_evidence(findings: list[Finding], level: Level, asked: bool, answer: Answer) -> None:
+@pytest.mark.parametrize("case", CASES["green"])
+def test_a_green_answer_is_evidence(case: dict[str, Any]) -> None:
+    findings, level = read(case["found"]), Level(case["level"])
     for order in (findings, findings[::-1]):
-        assert decide(order, PLUGIN, level=level, level_was_asked_for=asked) is answer
+        assert decide(order, PLUGIN, level=level, level_was_asked_for=case["asked"]) is Answer(case["answer"])
 
 
 def test_files_without_a_plugin_are_never_green() -> None:
     assert decide([], FabricPath(), level=Level.STATIC, level_was_asked_for=True) is Answer.UNDECIDED
 
 
-@pytest.mark.parametrize(
-    ("problems", "level", "words"),
-    [
-        ([("rccl.absent", Level.STATIC)], Level.STATIC, "no RCCL was found"),
-        ([("rccl.load", Level.STATIC)], Level.STATIC, "cannot be loaded"),
-        ([("bind.refused", Level.STATIC)], Level.STATIC, "neither the image nor the host"),
-        ([("provider.other", Level.PROBE)], Level.PROBE, "over TCP"),
-        ([("provider.excluded", Level.STATIC)], Level.STATIC, "a variable keeps libfabric"),
-        ([("network.forced", Level.STATIC)], Level.STATIC, "NCCL_NET"),
-        ([("plugin.listen", Level.PROBE)], Level.PROBE, "fails to open the NIC"),
-        ([("plugin.crash", Level.PROBE)], Level.PROBE, "the process crashes"),
-        ([("plugin.hang", Level.PROBE)], Level.PROBE, "and it hangs"),
-        ([("run.network", Level.RUN)], Level.RUN, "did not go over Slingshot"),
-        ([("run.bandwidth", Level.RUN)], Level.RUN, "slower than it should be"),
-        ([("run.data-errors", Level.RUN)], Level.RUN, "wrong results"),
-        ([("run.failed", Level.RUN)], Level.RUN, "failed on its network"),
-        ([("run.hang", Level.RUN)], Level.RUN, "did not finish"),
-        ([("simulated.network", Level.PROBE)], Level.PROBE, "simulation"),
-        ([("plugin.absent", Level.STATIC)], Level.STATIC, "from its files alone, RCCL would use TCP"),
-        ([("plugin.loads", Level.PROBE)], Level.PROBE, "as it is run here, RCCL would use TCP"),
-        # what a real run showed is reported first
-        ([("network.forced", Level.STATIC), ("run.hang", Level.RUN)], Level.RUN, "did not finish"),
-        ([("network.forced", Level.STATIC), ("plugin.hang", Level.PROBE)], Level.PROBE, "NCCL_NET"),
-    ],
-)
-def test_a_no_names_the_obstacle(problems: list[tuple[str, Level]], level: Level, words: str) -> None:
-    reported = [found("bind.loads", GOOD), *(found(identity, BAD, of) for identity, of in problems)]
-    assert words in sentence(Answer.NO, reported, level)
+@pytest.mark.parametrize("case", CASES["no"])
+def test_a_no_names_the_obstacle(case: dict[str, Any]) -> None:
+    reported = [found("bind.loads", GOOD), *read(case["problems"])]
+    assert case["words"] in sentence(Answer.NO, reported, Level(case["level"]))
 
 
-@pytest.mark.parametrize(
-    ("answer", "findings", "level", "words"),
-    [
-        (Answer.NO_OBSTACLE, [RAN], Level.RUN, "at level run: a real collective went over Slingshot"),
-        (Answer.NO_OBSTACLE, [CXI], Level.RUN, "at level probe: nothing checked here"),  # one node proves no more
-        (Answer.NO_OBSTACLE, [CXI], Level.PROBE, "at level probe: nothing checked here"),
-        (Answer.NO_OBSTACLE, [SEEN], Level.PROBE, "at level probe, without a NIC: nothing checked here"),
-        (Answer.NO_OBSTACLE, [RAN], Level.STATIC, "at level static: nothing checked here"),
-        (Answer.UNDECIDED, [], Level.RUN, "CANNOT TELL"),
-        (Answer.UNDECIDED, [RAN], Level.RUN, "CANNOT TELL"),
-    ],
-)
-def test_what_is_green_names_the_level_that_proved_it(
-    answer: Answer, findings: list[Finding], level: Level, words: str
-) -> None:
-    assert words in sentence(answer, findings, level)
+@pytest.mark.parametrize("case", CASES["proved_by"])
+def test_what_is_green_names_the_level_that_proved_it(case: dict[str, Any]) -> None:
+    assert case["words"] in sentence(Answer(case["answer"]), read(case["found"]), Level(case["level"]))
 
 
-@pytest.mark.parametrize(
-    ("static", "probed", "left"),
-    [
-        # the same question, answered by a run
-        ([("plugin.api", BAD)], [("plugin.api", GOOD)], [("plugin.api", "ok")]),
-        ([("provider.no-cxi", OPEN)], [("provider.cxi", GOOD)], [("provider.cxi", "ok")]),
-        ([("provider.no-cxi", OPEN)], [("provider.cxi", OPEN)], [("provider.cxi", "unknown"), ("provider.no-cxi", "unknown")]),
-        ([("rccl.load", BAD)], [("rccl.runs", GOOD)], [("rccl.runs", "ok")]),
-        ([("rccl.load", BAD)], [("rccl.runs", OPEN)], [("rccl.load", "problem"), ("rccl.runs", "unknown")]),
-        ([("rccl.several", INFO)], [("rccl.runs", GOOD)], [("rccl.runs", "ok"), ("rccl.several", "info")]),
-        # a bind brings a plugin that the files lack
-        ([("plugin.absent", BAD)], [("plugin.loads", GOOD)], [("plugin.loads", "ok"), ("plugin.absent", "info")]),
-        ([("plugin.symbols", OPEN)], [("plugin.loads", GOOD)], [("plugin.loads", "ok"), ("plugin.symbols", "info")]),
-        # the process of the job ran
-        ([("program.load", OPEN)], [("program.opens", GOOD)], [("program.opens", "ok"), ("program.load", "info")]),
-        ([("program.load", OPEN)], [("program.starts", GOOD)], [("program.load", "unknown"), ("program.starts", "ok")]),
-        ([("plugin.api", GOOD)], [("plugin.loads", GOOD)], [("plugin.loads", "ok"), ("plugin.api", "ok")]),
-        ([("plugin.absent", BAD)], [("plugin.loads", OPEN)], [("plugin.absent", "problem"), ("plugin.loads", "unknown")]),
-        ([("fabric.mixed", OPEN)], [("plugin.loads", GOOD)], [("fabric.mixed", "unknown"), ("plugin.loads", "ok")]),
-        # the worst first; causes before what RCCL made of them
-        ([("image.binds", OPEN), ("network.forced", BAD)], [], [("network.forced", "problem"), ("image.binds", "unknown")]),
-        ([("rccl.load", BAD), ("plugin.absent", BAD)], [], [("plugin.absent", "problem"), ("rccl.load", "problem")]),
-        ([("bind.note", INFO)], [("provider.cxi", GOOD)], [("provider.cxi", "ok"), ("bind.note", "info")]),
-        ([("plugin.absent", BAD)], [("simulated.network", BAD)], [("plugin.absent", "problem"), ("simulated.network", "problem")]),
-    ],
-)  # fmt: skip
-def test_what_was_seen_happening_wins_over_what_the_files_say(
-    static: list[tuple[str, Severity]], probed: list[tuple[str, Severity]], left: list[tuple[str, str]]
-) -> None:
-    merged = merge_levels([found(*each) for each in static], [found(*each, Level.PROBE) for each in probed])
-    assert [(finding.id, finding.severity.value) for finding in merged] == left
+@pytest.mark.parametrize("case", CASES["merged"])
+def test_what_was_seen_happening_wins_over_what_the_files_say(case: dict[str, Any]) -> None:
+    merged = merge_levels(read(case["static"]), read(case["probed"]))
+    assert [f"{finding.id} {finding.severity.value}" for finding in merged] == case["left"]
     for finding in merged:  # what no longer counts says why
-        if ("plugin.absent", BAD) in static and finding.severity is INFO:
+        if "plugin.absent problem" in case["static"] and finding.severity is INFO:
             assert "a plugin is loaded" in finding.summary
 
 

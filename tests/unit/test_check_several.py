@@ -164,11 +164,3 @@ def test_an_image_without_rccl_is_not_a_no_among_others(images: Path, capsys: py
     assert (code, out.splitlines()[0]) == (ExitCode.UNDECIDED, "CANNOT TELL for 1 image, no RCCL in 2 (of 3)")
     assert check(capsys, "plain")[0] == ExitCode.NO
     assert check(capsys, "plain", "other")[0] == ExitCode.NO
-
-
-def test_what_is_for_one_image_is_refused_for_several(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in (["--nodes", "2"], ["--junit", "x.xml"]):
-        code, _, err = check(capsys, "no plugin", "needs-host-1", *option)
-        assert code == ExitCode.BAD_INPUT
-        assert err == f"lumiimg: {option[0]}: is for one image; leave it out, or name one image\n"
-        assert not [*images.glob("x.*")]

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lumiimg.check.answer import decide, sentence
 from lumiimg.check.probe.container import ProbeRun, read_run
 from lumiimg.check.probe.judgement import judge_simulation
-from lumiimg.cli.main import main
-from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.engine.process import Completed
 from lumiimg.fabric.path import FabricPath
-
-if TYPE_CHECKING:
-    import pytest
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
 PLUGIN = "/opt/plug/libnccl-net.so"
@@ -74,8 +68,3 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
             read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, inconclusive=None
         ).found
         assert (ended.severity, "perhaps because of the stand-in" in ended.summary) == (OPEN, True), text
-
-
-def test_files_alone_are_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(tmp_path), "--level", "static", "--simulate-gpu"]) == ExitCode.BAD_INPUT
-    assert "--level static runs none; leave one of them out" in capsys.readouterr().err

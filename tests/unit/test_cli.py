@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,44 +75,6 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.findall(r"^([a-z ]+):$", text, re.MULTILINE)[:-1] == list(GROUPS)
 
 
-WRONG_USAGE = {
-    "halp": "there is no command 'halp' (see `lumiimg --help`)",
-    "nodes": "there is no command 'nodes'",
-    "nonsense check x": "there is no command 'nonsense'",
-    "cache prun": "did you mean prune? (see `lumiimg cache --help`)",
-    "check x --levle=static": "did you mean --level? (see `lumiimg check --help`)",
-    "cache ls --jsn": "did you mean --json? (see `lumiimg cache ls --help`)",
-    "job x.sif --junit a.xml": "--junit, an option of check, log (see `lumiimg job --help`)",
-    "show x.sif --fabric=auto": "--fabric=auto, an option of ",
-    "show x.sif --gpus 8": "did you mean --gpu?",
-    "show --gpu": "--gpu is for an image; lumiimg show --gpu image.sif",
-    "--versoin": "did you mean --version? (see `lumiimg --help`)",
-    "build --add": "expected one argument",
-    "build --bas x": "--bas",
-    "host": "required: COMMAND",
-    "build --base 'a\nb'": r"'a\nb'",
-    "--offline": "--offline is an option of commands, such as build: lumiimg build --offline",
-    "--offlin explain x": "unrecognized arguments: --offlin, did you mean --offline?",
-    "--zzz": "unrecognized arguments: --zzz (see `lumiimg --help`)",
-}
-"""Command lines, and what is reported of each."""
-
-
-@pytest.mark.usefixtures("clean_home")
-def test_wrong_usage_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, what in WRONG_USAGE.items():
-        try:
-            code = main(shlex.split(line))
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
-        assert code == ExitCode.BAD_INPUT, line
-        captured = capsys.readouterr()
-        assert captured.out == "", line
-        assert captured.err.count("\n") == 1, line
-        assert what in captured.err
-        assert "node?" not in captured.err  # the command that is for lumiimg itself
-
-
 def test_list_is_show_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     def printed(*words: str) -> str:
         assert main(list(words)) == ExitCode.GOOD
@@ -159,75 +122,37 @@ def test_a_command_that_is_proposed_is_of_the_engine_that_is_here(
         assert proposed in capsys.readouterr().err
 
 
-NO_FOLDER = "nodir: no such folder; make it first (-o)"
-BAD_INPUT = {
-    "check library://rocm/pytorch:x": f"such file or directory; {engine_word()} pull image.sif library://rocm/pytorch:x",
-    "build --locked": "lumiimg.lock: there is no such lock; `lumiimg lock` writes one",
-    "lock --base debian-13 -o nodir/x": NO_FOLDER,
-    "host scan -o nodir/x": NO_FOLDER,
-    "job x.sif --site lumi -o nodir/x -- true": NO_FOLDER,
-    "adapt a\x01b.sif": "a\\x01b.sif: its name has unprintable characters, and a definition must name it; rename it",
-    "build --base debian-13 --add netprob": "did you mean netprobe?",
-    "build --recipe dem": "did you mean demo?",
-    "build --base rocm-6.4.4 --add rccl": "a recipe has it: --recipe rccl-only",
-    "build --base rocm-6.4.4 --add lumi-vllm": "it is a recipe: --recipe lumi-vllm",
-    "build --recipe demo -o no/x.sif --dry-run": "no: no such folder",
-    "ldd docker://a/b:1 /bin/sh": f"; {engine_word()} pull image.sif docker://a/b:1; check, explain, show,",
-    "diff docker-daemon:a oci:b": f"; {engine_word()} pull image.sif docker-daemon:a; check",
-    "job docker://a/b --site lumi -- true": "pull image.sif docker://a/b; check",
-    "module oci:b -o mods": "oci:b: cannot be opened: No such file or directory; ",
-    "build --recipe no.toml": "no.toml: cannot be read: No such file",
-    "build --recipe demo --arg x": "is not LAYER.NAME=VALUE",
-    "build --recipe demo --source x": "is not NAME=FILE or NAME=URL",
-    "build --recipe demo --mirror x": "is not FROM=TO",
-    "build --recipe demo --mirror debian=http://[::1": "is not a valid http(s) address",
-    "build --recipe demo --mirror https://g.test=nope": "is not a valid http(s) address",
-    "build --recipe demo -o no/x.sif": "no: no such folder",
-    f"build --recipe demo -o {'x' * 300}": "File name too long",
-    f"build --base debian-13 --add aws-ofi-nccl --arg aws-ofi-nccl.ROCM=/{'x' * 100_000} --dry-run": (
-        "aws-ofi-nccl.ROCM has 100001 characters; at most 4096 are allowed; give long text to a layer as a file"
-    ),
-    "list --layers nowhere": "nowhere: is not a folder",
-    "check nowhere.sif": "nowhere.sif",
-    "check .": ".: holds no root file system",
-    f"check {'x' * 300}": "File name too long",
-    "check . --host /etc/passwd": "/etc/passwd",
-    "explain .": ".: holds no root file system",
-    "explain --base rocm-6.4.4 --add vllm --site ''": "--site is empty",
-    "explain --add vllm --base=": "--base is empty",
-    "bind . --host no.json": "no.json",
-    "bind . --host no.json --site lumo": "did you mean lumi?",
-    "log nowhere.out": "nowhere.out: cannot be read",
-    "log ''": "an argument is empty; perhaps a shell variable is not set",
-    f"log {sys.executable}": "is not text",
-    "log --follow -": "standard input is always read to its end",
-    "show folder": "an image: show ./folder",
-    "show debian": "did you mean debian-13",
-}
-"""Command lines, and what is reported of each."""
+REFUSED = tomllib.loads((FIXTURES / "refused.toml").read_text())
+STAND_FOR = {"{engine}": engine_word(), "{python}": sys.executable, "{long}": "x" * 300, "{huge}": "x" * 100_000}
+
+
+def stood_for(text: str) -> str:
+    for name, value in STAND_FOR.items():
+        text = text.replace(name, value)
+    return text
 
 
 @pytest.mark.usefixtures("clean_home")
-def test_bad_input_is_one_line_and_exit_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", REFUSED)
+def test_wrong_usage_and_bad_input_are_one_line_and_exit_2(
+    kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    for line, what in BAD_INPUT.items():
-        assert main(shlex.split(line)) == ExitCode.BAD_INPUT, line
+    for row in REFUSED[kind].items():
+        line, what = map(stood_for, row)
+        try:
+            code = main(shlex.split(line))
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        assert code == ExitCode.BAD_INPUT, line
         captured = capsys.readouterr()
         assert captured.out == "", line
         assert captured.err.count("\n") == 1, line
         assert what in captured.err, line
+        assert "node?" not in captured.err, "the command that is for lumiimg itself"
         assert sorted(tmp_path.rglob("*")) == before, f"{line}: something was left"
-
-
-@pytest.mark.parametrize("option", ["--recipe", "--base"])
-def test_a_second_starting_point_does_not_win_silently(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["build", option, "a", f"{option}=b", "--dry-run"])
-    assert f"{option}: is given twice, with two values" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clean_home")

@@ -157,12 +157,6 @@ def test_a_result_is_never_written_over_what_is_read_or_where_there_is_no_folder
     assert log.read_text() == "nothing\n"
 
 
-def test_a_page_of_what_is_not_built_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    words = ["build", "--recipe", "demo", "--dry-run", "--html", str(tmp_path / "page.html")]
-    assert main(words) == ExitCode.BAD_INPUT
-    assert "--html: reports the cost of a build, but nothing is built" in capsys.readouterr().err
-
-
 def test_the_bases_that_take_a_layer_have_a_page_too(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert main(["explain", "--add", "vllm", "--site", "lumi", "--html", str(page)]) == 0

@@ -300,23 +300,6 @@ def test_a_schema_that_is_printed_needs_no_other_file(capsys: pytest.CaptureFixt
         assert wanted == schema.get("$defs", {}).keys(), name
 
 
-# -- the command
-
-
-def test_an_unknown_name_is_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, near in (
-        ("show", "did you mean show-gpu or show-image or show-layer or show-recipe or show-site?"),
-        ("chek", "did you mean check or cache?"),
-        ("common", "`lumiimg schema` lists them"),
-        ("../../etc/passwd", "`lumiimg schema` lists them"),
-        ("\n", "`lumiimg schema` lists them"),
-    ):
-        assert main(["schema", name]) == 2
-        out, error = capsys.readouterr()
-        assert (out, error.count("\n")) == ("", 1)
-        assert error.endswith(f"{near}\n"), name
-
-
 # -- the JSON itself
 
 
