@@ -59,4 +59,4 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _note(arguments: argparse.Namespace, items: Iterable[Item]) -> None:
     if not arguments.quiet:
-        show_items(items, stderr=True)
+        show_items(items)

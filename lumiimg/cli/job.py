@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
     image = read_image(asked, arguments.image, inputs.target, inputs.snapshot, os.environ)
     plan = plan_job(asked, image)
     if image.fit is not None and not arguments.quiet:
-        show_items(doubts(image.fit), stderr=True)
+        show_items(doubts(image.fit))
     output, found = (
         Output.from_arguments(arguments),
         script_of(plan, robust=arguments.robust, annotate=arguments.annotate),
@@ -55,7 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not output.as_json("job", found):
         print(found.script, end="")
     if not arguments.quiet:
-        show_items(notes_of_job(plan), stderr=True)
+        show_items(notes_of_job(plan))
     return ExitCode.GOOD
 
 

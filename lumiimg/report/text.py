@@ -99,9 +99,9 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
     terminal.write([*_lines(parts), *note])
 
 
-def show_items(items: Iterable[Item], *, stderr: bool = False) -> None:
-    """Print things beside an answer that is printed as it is: a script, a manifest."""
-    terminal = Terminal(sys.stderr if stderr else sys.stdout)
+def show_items(items: Iterable[Item]) -> None:
+    """Print on standard error things beside an answer that is printed as it is: a script, a manifest."""
+    terminal = Terminal(sys.stderr)
     writer = _Writer(terminal, Document("", "", ""), verbose=True)
     terminal.write(_lines(_without_gaps(part for item in items for part in writer.item(item))))
 

@@ -24,6 +24,25 @@ def read_files(*files: tuple[str, Iterable[str]]) -> LogReport:
     return reader.report()
 
 
+def bandwidth_table(
+    nodes: int, ranks: int, busbw: float, *, name: str = "lumiimg-allreduce", wrong: int = 0, size: int = 256 << 20
+) -> str:
+    """Return what a bandwidth test prints whose one row is of messages of `size` bytes; GB/s."""
+    devices = "".join(
+        f"#  Rank {rank:2} Group  0 Pid  4{rank:03} on  nid00000{rank * nodes // ranks + 1} device  {rank % 8} "
+        "[0000:c1:00.0] AMD Instinct MI250X\n"
+        for rank in range(ranks)
+    )
+    row = f"{size:12}  {size // 4:12}     float     sum      -1   6000.0   44.74  {busbw:6.2f}  {wrong:5}"
+    return (
+        f"# Collective test starting: {name}\n# nThread 1 nGpus 1 minBytes 1048576 maxBytes {size} step: 4(factor) warmup iters: 5 iters: 20\n#\n"
+        f"# Using devices\n{devices}#\n#                                     out-of-place\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+        f"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n{row}\n"
+        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}\n# Avg bus bandwidth    : {busbw:.4f}\n#\n"
+    )
+
+
 GPUS = 8
 CHANNELS = 4
 _COLLECTIVES = (b"AllReduce", b"AllGather", b"ReduceScatter", b"AllGather", b"ReduceScatter", b"Broadcast")

@@ -32,6 +32,7 @@ from lumiimg.resolve.stack import stack_of
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import rocm_image
 from tests.shared.job_deaths import DEATHS, died
+from tests.shared.joblog import bandwidth_table
 from tests.shared.programs import sampled
 
 NO_NIC = "this machine has no Slingshot NIC (/dev/cxi*)"
@@ -42,23 +43,6 @@ RCCL = "/opt/rocm/lib/librccl.so.1"
 LEFT = tomllib.loads((Path(__file__).parents[1] / "fixtures/collectives.toml").read_text())
 NETWORKS: dict[str, str] = LEFT["networks"]
 NAMES = {"cxi": "AWS Libfabric", "no plugin": "Socket", "no VNI": "Socket"}
-
-
-def table(nodes: int, ranks: int, busbw: float, *, name: str = "lumiimg-allreduce", wrong: int = 0) -> str:
-    devices = "".join(
-        f"#  Rank {rank:2} Group  0 Pid  4{rank:03} on  nid00000{rank * nodes // ranks + 1} device  {rank % 8} "
-        "[0000:c1:00.0] AMD Instinct MI250X\n"
-        for rank in range(ranks)
-    )
-    head = f"# Collective test starting: {name}\n" if name else ""
-    row = f"   268435456      67108864     float     sum      -1   6000.0   44.74  {busbw:6.2f}  {wrong:5}"
-    return (
-        f"{head}# nThread 1 nGpus 1 minBytes 1048576 maxBytes 268435456 step: 4(factor) warmup iters: 5 iters: 20\n#\n"
-        f"# Using devices\n{devices}#\n#                                     out-of-place\n"
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
-        f"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n{row}\n"
-        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}\n# Avg bus bandwidth    : {busbw:.4f}\n#\n"
-    )
 
 
 def write_logs(
@@ -101,7 +85,7 @@ def ran(
 ) -> RunResult:
     collective = Collective(program, ("x",), gpus, nodes, RCCL)
     logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
-    output = table(nodes, gpus * nodes, busbw) if output is None else output
+    output = bandwidth_table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
     ended = Completed(("x",), exit_code, output, 1.0)
     collective = dataclasses.replace(collective, version="2.22.3", inconclusive=inconclusive)
@@ -146,7 +130,7 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
     for file in (tmp_path / LOGS).glob("nccl.nid000002.*"):
         file.unlink()
     collective = Collective(CollectiveProgram.OWN, ("x",), 8, 2, RCCL)
-    ended = Completed(("x",), 0, table(2, 16, 86.0), 1.0)
+    ended = Completed(("x",), 0, bandwidth_table(2, 16, 86.0), 1.0)
     result = judge(tmp_path / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     network = by_id(result)["run.network"]
     assert network.severity is Severity.UNKNOWN
@@ -202,7 +186,7 @@ def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, An
     severity, says = Severity(severity), how.pop("says", ())
     busbw, wrong = how.pop("table", (0, 0))
     if "output" in how:
-        how["output"] = how["output"].replace("{table}", table(2, 16, busbw, wrong=wrong))
+        how["output"] = how["output"].replace("{table}", bandwidth_table(2, 16, busbw, wrong=wrong))
     if "program" in how:
         how["program"] = CollectiveProgram(how["program"])
     result = ran(tmp_path, network, **how)
@@ -226,7 +210,7 @@ def test_what_a_collective_left_decides_no_more_than_it_shows(case: dict[str, An
 
 @pytest.mark.parametrize(("death", "nodes"), sampled(product(DEATHS, (1, 2)), 24))
 def test_no_run_in_which_a_rank_died_is_ok_whatever_its_launcher_says(death: str, nodes: int, tmp_path: Path) -> None:
-    output = table(nodes, nodes, 86.0) + "\n".join(died(death, 0)) + "\n"
+    output = bandwidth_table(nodes, nodes, 86.0) + "\n".join(died(death, 0)) + "\n"
     result = ran(tmp_path, "cxi", nodes=nodes, gpus=1, output=output)
     assert {finding.severity for finding in result.findings.found if finding.id != "run.bandwidth"} <= {OPEN, BAD}
     assert {"run.failed", "run.hang"} & set(by_id(result))
@@ -275,7 +259,9 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
         assert hang.severity is Severity.UNKNOWN
         assert "no rank of 2 of 2 nodes appeared" in hang.summary
     assert "did not return from meeting" in hang.summary
-    ranks = table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
+    ranks = (
+        bandwidth_table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
+    )
     assert hangs(tmp_path / "table", ranks, timed_out=True).severity is Severity.PROBLEM
     waits = "@probe timeout seconds=300 during=communicator\n"
     one = hangs(tmp_path / "one", waits, timed_out=False, began=["nid000001"])

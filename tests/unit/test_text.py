@@ -13,7 +13,9 @@ import subprocess
 import sys
 import termios
 import threading
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ from lumiimg.report.text import show
 from lumiimg.report.views.images import images_document
 from tests.shared import answers
 from tests.shared.html_page import HOSTILE
-from tests.shared.programs import examples
+from tests.shared.programs import examples, unwrapped
 
 Capture = pytest.CaptureFixture[str]
 WORD = st.text("ab/.-_é漢:", min_size=1, max_size=60)
@@ -78,13 +80,10 @@ def documents(draw: st.DrawFn) -> Document:
     )
 
 
-def shown(capsys: Capture, document: Document, *, verbose: bool = False, quiet: bool = False) -> str:
-    show(document, verbose=verbose, quiet=quiet)
-    return capsys.readouterr().out
-
-
-def together(text: str) -> str:
-    return " ".join(text.split())
+def shown(document: Document, *, verbose: bool = False, quiet: bool = False) -> str:
+    with redirect_stdout(StringIO()) as out:
+        show(document, verbose=verbose, quiet=quiet)
+    return out.getvalue()
 
 
 def on_a_terminal(document: Document, monkeypatch: pytest.MonkeyPatch, term: str = "xterm-256color") -> str:
@@ -118,38 +117,16 @@ def on_a_terminal(document: Document, monkeypatch: pytest.MonkeyPatch, term: str
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(documents())
 def test_the_answer_and_all_names_are_whole_in_a_file_whatever_else_is_left_out(document: Document) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        written: list[str] = []
-        patch.setattr(sys, "stdout", _Stream(written))
-        show(document)
-        text = together("".join(written))
-        assert together(document.sentence) in text
-        assert document.advice.next is None or together(document.advice.next) in text
-        blocks = [block for section in document.sections for block in section.blocks if isinstance(block, Item)]
-        for item in blocks:
-            assert together(", ".join(item.names)) in text
-        written.clear()
-        show(document, verbose=True)
-        whole = together("".join(written))
-        for item in blocks:
-            assert all(together(remedy) in whole or (remedy.command or remedy) in whole for remedy in item.remedies)
-        written.clear()
-        show(document, quiet=True)
-        assert "".join(written).count("\n") == 1
-
-
-class _Stream:
-    def __init__(self, written: list[str]) -> None:
-        self.written = written
-
-    def write(self, text: str) -> int:
-        self.written.append(text)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
+    text = unwrapped(shown(document))
+    assert unwrapped(document.sentence) in text
+    assert document.advice.next is None or unwrapped(document.advice.next) in text
+    blocks = [block for section in document.sections for block in section.blocks if isinstance(block, Item)]
+    for item in blocks:
+        assert unwrapped(", ".join(item.names)) in text
+    whole = unwrapped(shown(document, verbose=True))
+    for item in blocks:
+        assert all(unwrapped(remedy) in whole or (remedy.command or remedy) in whole for remedy in item.remedies)
+    assert shown(document, quiet=True).count("\n") == 1
 
 
 def test_a_screen_has_room_for_an_answer_and_loses_evidence_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +146,7 @@ def test_a_screen_has_room_for_an_answer_and_loses_evidence_first(monkeypatch: p
     assert "\x1b" not in on_a_terminal(document, monkeypatch)
 
 
-def test_what_stands_above_already_is_not_printed_again(capsys: Capture) -> None:
+def test_what_stands_above_already_is_not_printed_again() -> None:
     proof = "librccl-net.so: cannot open"
     item = Item(
         Severity.PROBLEM,
@@ -188,21 +165,21 @@ def test_what_stands_above_already_is_not_printed_again(capsys: Capture) -> None
         advice,
         sections=(Section("Proof", (Lines((proof,), is_evidence=True), item), is_headed=True),),
     )
-    text = shown(capsys, document)
+    text = shown(document)
     for once in (proof, "another line", "no net plugin  [plugin.absent, static]", "lumiimg adapt", "lumiimg build"):
         assert text.count(once) == 1, once
     other = replace(item, text="something else", remedies=(Remedy("make one", "lumiimg adapt a.sif"),))
     several = replace(document, sections=(Section("Found", (other, item), is_headed=True),))
-    assert shown(capsys, several).count("no net plugin") == 2, "behind another finding it has its name"
+    assert shown(several).count("no net plugin") == 2, "behind another finding it has its name"
 
 
-def test_a_table_shows_each_cell_whole_and_a_tree_each_branch(capsys: Capture) -> None:
+def test_a_table_shows_each_cell_whole_and_a_tree_each_branch() -> None:
     path = "/opt/" + "a/" * 60 + "librccl-net.so"
     table = Table(("file", "whose"), (Row((path, "host"), Severity.OK), Row(("b", "x" * 90))))
     tree = Tree("librccl.so.1", path, branches=(Tree("libfabric.so.1", branches=(Tree("libcxi.so.1"),)),))
     facts = Facts((("base", "rocm-6.4.4"), ("layers", "vllm " * 30)))
     document = Document("show", "a", "what it has", sections=(Section("All", (table, tree, facts), is_headed=True),))
-    text = shown(capsys, document, verbose=True)
+    text = shown(document, verbose=True)
     joined = "".join(text.split())
     assert f"✓ {path}\n    whose: host\n" in text.replace("\n  /opt", " /opt"), "no line breaks in a cell's word"
     assert "b\n    whose: xxx" in text.replace("whose:\n      x", "whose: x")
@@ -211,15 +188,15 @@ def test_a_table_shows_each_cell_whole_and_a_tree_each_branch(capsys: Capture) -
     assert joined.count("vllm") == 30
 
 
-def test_what_nothing_is_known_of_is_no_fact(capsys: Capture) -> None:
+def test_what_nothing_is_known_of_is_no_fact() -> None:
     for rows, expected in (((("site", ""), ("base", "b")), "said\n\n  base  b\n"), ((("site", ""),), "said\n")):
         section = facts_section("The recipe", rows, is_headed=len(rows) == 1)
-        assert shown(capsys, Document("show", "a", "said", sections=(section,))) == expected
+        assert shown(Document("show", "a", "said", sections=(section,))) == expected
 
 
 @pytest.mark.threat
 @pytest.mark.parametrize("text", HOSTILE)
-def test_foreign_text_cannot_command_a_terminal_or_forge_a_line(text: str, capsys: Capture) -> None:
+def test_foreign_text_cannot_command_a_terminal_or_forge_a_line(text: str) -> None:
     forged = f"{text}\nnext:  rm -rf ~\x1b[2J [red]x[/red]"
     item = Item(
         *(Severity.PROBLEM, forged, forged, (forged,), (forged,), (forged,), (forged, forged), (forged,)),
@@ -242,17 +219,17 @@ def test_foreign_text_cannot_command_a_terminal_or_forge_a_line(text: str, capsy
         (forged,),
     )
     for verbose, quiet in ((True, False), (False, False), (False, True)):
-        out = shown(capsys, document, verbose=verbose, quiet=quiet)
+        out = shown(document, verbose=verbose, quiet=quiet)
         assert not re.search(r"[\0-\t\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", out)
         assert not [line for line in out.splitlines() if line.startswith("next:  rm")]
-        assert quiet or "[red]x[/red]" in together(out), "rich's markup is text"
+        assert quiet or "[red]x[/red]" in unwrapped(out), "rich's markup is text"
 
 
-def test_a_list_that_was_asked_for_is_whole_on_any_screen(capsys: Capture) -> None:
+def test_a_list_that_was_asked_for_is_whole_on_any_screen() -> None:
     many = tuple(Item(Severity.INFO, f"base {number}") for number in range(100))
     document = Document("list", "bases", "100 bases", sections=(Section("Bases", many, is_headed=True),), is_list=True)
-    assert "base 99" in shown(capsys, document)
-    assert "base 99" not in shown(capsys, replace(document, is_list=False))
+    assert "base 99" in shown(document)
+    assert "base 99" not in shown(replace(document, is_list=False))
 
 
 def of(*blocks: Block, **more: Any) -> Document:
@@ -260,19 +237,17 @@ def of(*blocks: Block, **more: Any) -> Document:
 
 
 def test_of_groups_with_many_names_a_screen_has_each_with_its_reason_before_the_names(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("LINES", "24")
     names = [tuple(f"{'x' * 70}-{of}-{number}.sif" for number in range(10)) for of in "abc"]
-    text = shown(capsys, of(*(Item(Severity.PROBLEM, "NO", names=each, why=(f"why {each[0]}",)) for each in names)))
+    groups = of(*(Item(Severity.PROBLEM, "NO", names=each, why=(f"why {each[0]}",)) for each in names))
+    text = on_a_terminal(groups, monkeypatch, "dumb")
     assert len(text.splitlines()) <= 24
-    assert all(f"why: why {each[0]}" in together(text) for each in names)
+    assert all(f"why: why {each[0]}" in unwrapped(text) for each in names)
     assert names[0][0] in text
 
 
-def test_what_only_verbose_shows_is_counted_and_nothing_where_it_has_no_more(capsys: Capture) -> None:
+def test_what_only_verbose_shows_is_counted_and_nothing_where_it_has_no_more() -> None:
     item = Item(Severity.PROBLEM, "not there", remedies=(Remedy("look"),))
     hidden = Item(Severity.INFO, "of no weight", verbose=True)
     for document, more in (
@@ -284,10 +259,10 @@ def test_what_only_verbose_shows_is_counted_and_nothing_where_it_has_no_more(cap
         (replace(of(), sections=(Section("X", (Facts((("a", "b"),)),), Shown.PAGE),)), ""),
         (replace(of(), sections=(Section("X", (Facts((("a", "b"),)),), Shown.VERBOSE),)), "(2 more lines with --v"),
     ):
-        text = shown(capsys, document)
+        text = shown(document)
         assert more in text
         assert bool(more) == ("(" in text)
-        assert "(" not in shown(capsys, document, verbose=True).replace("ld.so(8)", "")
+        assert "(" not in shown(document, verbose=True).replace("ld.so(8)", "")
 
 
 def test_a_warning_stays_on_a_screen_where_details_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +274,7 @@ def test_a_warning_stays_on_a_screen_where_details_are_left_out(monkeypatch: pyt
     assert len(text.splitlines()) <= 23
 
 
-def test_of_images_with_one_headline_each_reason_stands_with_its_names(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_images_with_one_headline_each_reason_stands_with_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {f"image{n}.sif": f"the plugin needs lib{n}.so.1, which the image does not have" for n in range(4)}
     answers = [
         ImageAnswer(
@@ -312,17 +285,17 @@ def test_of_images_with_one_headline_each_reason_stands_with_its_names(
     document = images_document(
         "check", ImageAnswers.from_answers([*answers, ImageAnswer("z.sif", ExitCode.GOOD, "no obstacle found")])
     )
-    for text in (on_a_terminal(document, monkeypatch, "dumb"), shown(capsys, document)):
+    for text in (on_a_terminal(document, monkeypatch, "dumb"), shown(document)):
         for name, why in reasons.items():
-            assert f"sockets {name} why: {why}" in together(text)
+            assert f"sockets {name} why: {why}" in unwrapped(text)
 
 
-def test_a_name_and_a_path_stay_on_one_line(capsys: Capture) -> None:
+def test_a_name_and_a_path_stay_on_one_line() -> None:
     names = tuple(f"my image {'x' * number}.sif" for number in range(40))
     path = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
     tree = Tree(f"libfabric.so.1: {path} -> {path}", f"=> {path}", branches=(Tree(path, path), Tree("b")))
     table = Table(("file", "why"), (Row((path, "it is " * 30)),))
-    text = shown(capsys, of(Item(Severity.PROBLEM, "images", names=names), tree, table), verbose=True)
+    text = shown(of(Item(Severity.PROBLEM, "images", names=names), tree, table), verbose=True)
     for name in names:
         assert name in text
     assert text.count(path) == 6
@@ -368,13 +341,13 @@ def test_what_is_printed_while_a_command_works_does_not_stop_it(monkeypatch: pyt
     LineProgress().notice("the cache is open to others")
 
 
-def test_of_a_command_at_the_top_the_words_stay(capsys: Capture) -> None:
+def test_of_a_command_at_the_top_the_words_stay() -> None:
     bundle = Remedy("bundle the fabric, then no host libraries are bound", "lumiimg adapt a.sif")
     item = Item(Severity.PROBLEM, "it does not load", remedies=(bundle,))
     advice = Advice("it does not load", "lumiimg adapt a.sif")
-    text = shown(capsys, Document("check", "a", "NO", Severity.PROBLEM, advice, sections=(Section("Found", (item,)),)))
+    text = shown(Document("check", "a", "NO", Severity.PROBLEM, advice, sections=(Section("Found", (item,)),)))
     assert text.count("lumiimg adapt a.sif") == 1
     assert "do:  bundle the fabric" in text
     again = replace(advice, where=bundle.text)
-    text = shown(capsys, Document("check", "a", "NO", Severity.PROBLEM, again, sections=(Section("Found", (item,)),)))
+    text = shown(Document("check", "a", "NO", Severity.PROBLEM, again, sections=(Section("Found", (item,)),)))
     assert text.count("bundle the fabric") == 1, "at the top"
