@@ -35,7 +35,8 @@ def bandwidth_table(
     )
     row = f"{size:12}  {size // 4:12}     float     sum      -1   6000.0   44.74  {busbw:6.2f}  {wrong:5}"
     return (
-        f"# Collective test starting: {name}\n# nThread 1 nGpus 1 minBytes 1048576 maxBytes {size} step: 4(factor) warmup iters: 5 iters: 20\n#\n"
+        f"# Collective test starting: {name}\n"
+        f"# nThread 1 nGpus 1 minBytes 1048576 maxBytes {size} step: 4(factor) warmup iters: 5 iters: 20\n#\n"
         f"# Using devices\n{devices}#\n#                                     out-of-place\n"
         "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
         f"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n{row}\n"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from lumiimg.check.answer import advice_from_findings, decide, levels_taken, merge_levels, next_step, sentence
+from lumiimg.check.answer import advice_from_findings, decide, merge_levels, next_step, sentence
 from lumiimg.check.registry import finding_types
-from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import FabricPath
 
@@ -36,16 +35,6 @@ CASES: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/ans
 SEEN = found("program.opens", GOOD, Level.PROBE)
 CXI = found("provider.cxi", GOOD, Level.PROBE)
 RAN = found("run.network", GOOD, Level.RUN)
-
-
-def test_an_answer_is_an_exit_code() -> None:
-    assert [answer.exit_code for answer in Answer] == [ExitCode.NO, ExitCode.GOOD, ExitCode.UNDECIDED]
-    assert [answer.severity for answer in Answer] == [BAD, GOOD, OPEN]
-    assert levels_taken("skipped (not requested)", "no GPU") == {
-        "static": "done",
-        "probe": "skipped (not requested)",
-        "run": "no GPU",
-    }
 
 
 @pytest.mark.parametrize("case", CASES["green"])

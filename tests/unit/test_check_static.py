@@ -26,7 +26,6 @@ from lumiimg.core.findings import Answer, Finding, Level, Severity
 from lumiimg.fabric.rccl import read_rccl
 from lumiimg.host.rccl_process import read_variables
 from lumiimg.image import open_image
-from tests.shared import fabric_builder
 from tests.shared.checks import checked, unread
 from tests.shared.elf_builder import entry_at, library, patched
 from tests.shared.fabric_builder import ROCR
@@ -83,17 +82,6 @@ def severities(result: StaticResult) -> dict[str, Severity]:
 
 def finding(result: StaticResult, identity: str) -> Finding:
     return next(finding for finding in result.findings if finding.id == identity)
-
-
-def test_a_plugin_of_make_install_is_named_where_it_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in CSC's images for LUMI: /usr/local/lib, which their environment has on the search path."""
-    image = fabric_builder.image(tmp_path / "pytorch_2.7.1_lumi.sif", glibc=35)
-    (image / "usr/local/lib").mkdir(parents=True)
-    (image / "usr/lib64/librccl-net.so").rename(image / "usr/local/lib/librccl-net.so")
-    variables = "export LD_LIBRARY_PATH=/usr/local/lib:/opt/rocm/lib/\n"
-    (image / ".singularity.d/env/90-environment.sh").write_text(variables)
-    main(["check", str(image), "--level", "static"])
-    assert "RCCL 2.20.5 -> /usr/local/lib/librccl-net.so (API v8)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_strings_of_other_names_are_not_taken_for_the_names() -> None:

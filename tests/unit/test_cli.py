@@ -133,7 +133,7 @@ def stood_for(text: str) -> str:
 
 
 @pytest.mark.usefixtures("clean_home")
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", ["usage", "input"])
 def test_wrong_usage_and_bad_input_are_one_line_and_exit_2(
     kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

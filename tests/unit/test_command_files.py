@@ -76,12 +76,6 @@ def test_what_is_misspelt_is_an_error(entry: Entry, error: type[Exception]) -> N
         add_options(argparse.ArgumentParser(), [entry])
 
 
-@pytest.mark.parametrize("row", [{"about": "x", "exit": {}}, {"abuot": "x"}])
-def test_an_unknown_key_of_a_command_is_an_error(row: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
-        Command(**row)
-
-
 def test_each_file_is_of_a_command_and_each_shared_option_is_used() -> None:
     assert {path.stem for path in FOLDER.glob("*.toml")} == {*NAMES, "index", "shared", "start"}
     assert set(ALIASES.values()) <= set(COMMANDS)

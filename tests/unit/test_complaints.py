@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,45 +19,7 @@ from lumiimg.core.errors import ExitCode
 from lumiimg.image.sif import MAGIC, MAGIC_OFFSET
 from tests.shared import fabric_builder
 
-SLIPS = {
-    "show nowhere": ("nowhere", "lumiimg list"),
-    "chek image.sif": ("chek", "did you mean check?"),
-    "check": ("IMAGE", "lumiimg check --help"),
-    "build --add vllm": ("no base", "`lumiimg explain --add vllm`"),
-    "build --base rocm-6.2.4 --add own-packages": ("own-packages", "-r FILE"),
-    "explain": ("no image and no request is named", "--base NAME"),
-    "log": ("no log to read", "- for standard input"),
-    "bind image.sif": ("--host", "lumiimg host scan -o host-2.json"),
-    "check image.sif --sbatch=-A": ("--sbatch", "--nodes N"),
-    "run image.sif python train.py": ("no command 'run'", "lumiimg --help"),
-    "build vllm": ("vllm", "--add vllm"),
-    "build --base rocm-6.2.4 --add vllm 0.10.1": ("0.10.1", "--add vllm==0.10.1"),
-    "build --base rocm/6.2.4 --add vllm": ("rocm/6.2.4", "did you mean rocm-6.2.4?"),
-    "build --base rocm-6.2.4 --add vllm -o .": ("is a folder", "names the image file"),
-    "check my": ("my", "did you mean my.sif?"),
-    "check mi.sif": ("mi.sif", "did you mean my.sif?"),
-    "check *.nosif": ("*.nosif", "the images here: my.sif"),
-    "check image.sif --nodes two": ("'two'", "lumiimg check --help"),
-    "check image.sif --site LUMI": ("'LUMI'", "did you mean lumi?"),
-    "check image.sif -v": ("did you mean --verbose?", ""),
-    "check image.sif --level full": ("'full'", "'static', 'probe', 'run'"),
-    "log notes.yaml": ("notes.yaml", "lumiimg log reads the output of a job"),
-    "log data.json": ("data.json", "lumiimg log reads the output of a job"),
-    "log packed.sif": ("is an image", "lumiimg check packed.sif"),
-    "check job.out": ("neither a SIF nor", "the output of a job: lumiimg log job.out"),
-    "log jobs.out": ("jobs.out", "did you mean job.out?"),
-    "log slurm-1.out": ("slurm-1.out", "files there with .out: job.out, slurm-2.out"),
-    "log nowhere/slurm-1.out": ("slurm-1.out", ""),
-    "venv my.sif -r note.yaml -o env.sqsh": ("note.yaml", "did you mean notes.yaml?"),
-    "check my.sif --host data.json": ("data.json", "lumiimg host scan -o host-2.json"),
-    "build --base ./packed.sif --add aws-ofi-nccl -o packed.sif --force": (
-        "is an input of the command",
-        "-o names another file",
-    ),
-    "check data.json": ("neither a SIF nor", "give a .sif, a squashfs file, a sandbox folder or an archive"),
-    "log my.sif/lib64/libc.so.6": ("is not text", "lumiimg log reads what a job printed"),
-    "drift host.json image.sif other.sif --image x": ("other.sif", "--image image.sif other.sif"),
-}
+SLIPS = tomllib.loads((Path(__file__).parents[1] / "fixtures/refused.toml").read_text())["slip"]
 NAMES = ("\x1b[2J\x07.sif", "a\nerror: forged\nhint: rm -rf ~", "\u202efis.sif", "hint: x", "a  b.sif", "\udcff")
 
 

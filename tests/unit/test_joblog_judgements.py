@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lumiimg.core.findings import Severity
-from lumiimg.joblog import LogReader, LogReport, Verdict, read_lines
+from lumiimg.joblog import LogReport, Verdict, read_lines
 from tests.shared.joblog import job_log, read_files
 
 EXCERPTS: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/nccl-excerpts.toml").read_text())
@@ -120,16 +120,6 @@ def test_whose_a_line_is_and_where_it_stands_is_distinguished_in_several_files()
     ]
     for file, (line, nodes) in product(["job.out", "job:17", ":17"], firsts):
         assert [node for group in read_lines(file, [line]).nodes for node in group.nodes] == nodes, (file, line)
-
-
-def test_a_report_may_be_asked_for_at_any_time() -> None:
-    reader = LogReader()
-    assert reader.report().verdict is Verdict.NONE
-    reader.feed("j", says("n1", CXI[0])[0].encode() + b"\n")
-    assert reader.report().verdict is Verdict.OFI_CXI
-    reader.feed("j", says("n1", "Using network Socket")[0].encode() + b"\n")
-    assert reader.report() == reader.report()
-    assert reader.report().verdict is Verdict.SOCKET
 
 
 def test_communicators_are_put_together_from_all_ranks() -> None:

@@ -13,7 +13,6 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import BadInputError
 from lumiimg.host import import_calls
 from lumiimg.host.import_calls import (
-    Call,
     Counts,
     ImportBench,
     ImportCost,
@@ -122,11 +121,6 @@ def test_a_line_is_a_call_on_a_file_or_none() -> None:
         path = row["path"].encode("latin-1").decode("utf-8", "surrogateescape")
         assert (call.name, call.path, call.error) == (line.partition("(")[0], path, row.get("error")), line
     assert [line for line in LINES["others"] if parse(line) is not None] == []
-
-
-def test_an_open_says_what_it_led_to() -> None:
-    line = 'openat(AT_FDCWD</>, "/proc/self/fd/3", O_RDONLY) = 4</data/a\\40b.sif>'
-    assert parse(line) == Call("openat", "/data/a b.sif")
 
 
 def test_calls_are_counted_by_kind(tmp_path: Path) -> None:
