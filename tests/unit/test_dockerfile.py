@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from spython.main.parse.parsers import DockerParser
 
 from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
@@ -646,3 +647,32 @@ def runs_nothing_of(text: str, tmp_path: Path) -> None:
     made = mark.is_file()  # a folder of WORKDIR is none
     mark.unlink(missing_ok=True) if made else shutil.rmtree(mark, ignore_errors=True)
     assert not made, text
+
+
+# ---- the other opinion
+
+SIMPLE = [
+    "FROM ubuntu:24.04\nRUN apt-get update\nRUN make install\n",
+    "FROM rocm/pytorch:latest\nENV A=1\nENV B=two\nRUN echo hello\nWORKDIR /app\n",
+    'FROM a\nCOPY one /two\nCMD ["x", "y"]\n',
+]
+
+
+@pytest.mark.parametrize("text", SIMPLE)
+def test_spython_reads_a_simple_file_the_same(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text(text)
+    (recipe,) = DockerParser(str(file)).recipe.values()
+    steps = draft_of(file, text).script.steps
+    ours: list[str] = []
+    for step in steps:
+        if step.keyword == "RUN":
+            ours.append(step.text)
+        elif step.keyword == "ENV":
+            ours += [f"{name}={value}" for name, value in step.pairs or ()]
+        elif step.keyword == "WORKDIR":
+            ours += [f"mkdir -p {step.text}", f"cd {step.text}"]
+    assert recipe.install == ours
+    assert recipe.files == [step.text.split() for step in steps if step.keyword == "COPY"]
+    starts = [list(step.words or ()) for step in steps if step.keyword == "CMD"]
+    assert recipe.cmd == (starts[0] if starts else None)

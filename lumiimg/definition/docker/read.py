@@ -6,7 +6,7 @@ Sources: the Dockerfile reference (docs.docker.com/reference/dockerfile), and wh
 (moby/buildkit frontend/dockerfile/parser and shell).
 
 spython's parser of Dockerfiles takes one line at a time: a comment inside a continued line becomes a step, so does each
-line of a heredoc, and a FROM in one becomes the base. So it is not used.
+line of a heredoc, and a FROM in one becomes the base. So a test alone has it, as the other opinion of simple files.
 """
 
 from __future__ import annotations
