@@ -23,6 +23,7 @@ from lumiimg.elf.glibc import (
     exported_at,
     facts_at,
     glibc_version,
+    read_or_empty,
     wanted_at,
 )
 from lumiimg.elf.ld_cache import CACHE_PATH
@@ -62,6 +63,7 @@ __all__ = [
     "is_glibc_part",
     "read_abi",
     "read_elf",
+    "read_or_empty",
     "reference_of",
     "undefined_in",
     "wanted_at",

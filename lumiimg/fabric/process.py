@@ -165,7 +165,7 @@ def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
 
 
 def _read(root: RootFileSystem, path: str) -> bytes | None:
-    """Return a file, as much as has the strings of a libfabric; None of one that is gone, or is only recorded."""
+    """Return a file, as much as has the strings of a library; None of one that is gone, or is only recorded."""
     try:
         with contextlib.closing(root.open(path)) as file:
             return file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
@@ -208,6 +208,17 @@ def built_for_cuda(process: Process, root: RootFileSystem, plugin: LoadedObject,
         return f"it needs {needed}"
     opened = _OPENS_CUDA.search(data)
     return f"it opens {os.fsdecode(opened[1])}" if opened else None
+
+
+def may_be_called(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
+    """Whether a plugin may have a network of the name in NCCL_NET: it stands in its strings.
+
+    `of_ofi`: the name is one that aws-ofi-nccl ever had. From 1.13 on it asks for NCCL_NET itself, and takes any of
+    them (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then keep `Libfabric` as the end
+    of `AWS Libfabric` only. Up to 1.12, as aws-ofi-rccl, it has one name and does not ask.
+    """
+    data = _read(root, plugin) or b""
+    return (of_ofi and b"\0NCCL_NET\0" in data) or b"\0%b\0" % os.fsencode(name).lower() in data.lower()
 
 
 def users_of_hip(process: Process, runtimes: Sequence[LoadedObject]) -> dict[LoadedObject, frozenset[LoadedObject]]:

@@ -7,9 +7,7 @@ the names and what NCCL_NET_PLUGIN means, is in a table of the generations (`rcc
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +17,6 @@ from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
 from lumiimg.core.decode import decode
-from lumiimg.core.errors import BadInputError
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import NET_SYMBOL, PLUGIN_FILES, PluginVariableRule, names_by_variable
 
@@ -38,7 +35,6 @@ _CONF_LIMIT_BYTES = 1 << 20
 _CONF_FIELD_BYTES = 1023
 # Device code makes a librccl hundreds of megabytes large; the strings stand in front of it.
 _SCAN_LIMIT_BYTES = 96 * 1024 * 1024
-_PLUGIN_SCAN_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _OVERLAP_BYTES = 512
 _VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
@@ -169,21 +165,6 @@ def read_rccl(reader: RandomAccess) -> Rccl:
         net_api=tuple(sorted(map(int, found[_SYMBOL]), reverse=True)),
         rocm=next(iter(rocm), None),
     )
-
-
-def may_be_called(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
-    """Whether a plugin may have a network of the name in NCCL_NET: it stands in its strings.
-
-    `of_ofi`: the name is one that aws-ofi-nccl ever had. From 1.13 on it asks for NCCL_NET itself, and takes any of
-    them (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then keep `Libfabric` as the end
-    of `AWS Libfabric` only. Up to 1.12, as aws-ofi-rccl, it has one name and does not ask.
-    """
-    try:
-        with contextlib.closing(root.open(plugin)) as file:
-            data = file.read_at(0, min(file.size, _PLUGIN_SCAN_BYTES))
-    except (OSError, BadInputError):
-        return False
-    return (of_ofi and b"\0NCCL_NET\0" in data) or b"\0%b\0" % os.fsencode(name).lower() in data.lower()
 
 
 def read_conf(root: RootFileSystem) -> dict[str, str]:

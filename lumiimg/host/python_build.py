@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError, one_safe_line
 from lumiimg.elf import LoaderConfig, Process, Segments, exported_at, facts_at
+from lumiimg.host.snapshot import MACHINES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,6 @@ _WITHOUT_INIT = {
     *("_frozen_importlib", "_frozen_importlib_external", "distutils"),
 }
 """Built in, frozen or made at the start; setuptools gives out the last (_distutils_hack)."""
-_ARCHITECTURES = {62: "x86_64", 183: "aarch64"}
 
 
 class NoPythonError(Exception):
@@ -84,7 +84,7 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
     named = next(filter(None, (_NAME.fullmatch(name) for name in names if name)), None)
     tag = strings.tag
     if tag is None and named is not None:  # its binary does not say anything
-        tag = f"cpython-3{named[1]}{named[2]}-{_ARCHITECTURES.get(facts.machine, '')}-linux-gnu"
+        tag = f"cpython-3{named[1]}{named[2]}-{MACHINES.get(facts.machine, '')}-linux-gnu"
     of_tag = _VERSION.match(tag) if tag is not None else None
     if of_tag is None:
         raise NoPythonError(f"{path} is not a Python")

@@ -269,13 +269,8 @@ class SnapshotTree:
         return ("recorded", directory.path)
 
     def open(self, node: SnapshotNode) -> SnapshotElf:
-        library = self._libraries.get(node.path)
-        if library is None:
-            raise ImageError(f"a {node.kind} cannot be opened", where=node.path)
+        library = self._libraries[node.path]
         return SnapshotElf(library.facts, library.size_bytes, ("recorded", library.path), library.net_symbols)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class HostFiles:

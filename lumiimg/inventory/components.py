@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import exported_at, facts_at, glibc_version, wanted_at
+from lumiimg.elf import exported_at, facts_at, glibc_version, read_or_empty, wanted_at
 from lumiimg.fabric.path import (
     LIBCXI,
     LIBFABRIC,
@@ -30,7 +30,7 @@ from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl, read_conf, read_rccl
 from lumiimg.image import FileKind, ImageError
 from lumiimg.inventory.gpu_code import GpuCode, may_have_code, read_gpu_code
 from lumiimg.inventory.python import Python, python_of, version_of_program
-from lumiimg.inventory.system import ROCM_LIBRARY, os_release, read_or_empty, rocm_in_wheels, rocm_of
+from lumiimg.inventory.system import ROCM_LIBRARY, os_release, rocm_in_wheels, rocm_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

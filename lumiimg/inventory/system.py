@@ -11,6 +11,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
+from lumiimg.elf import read_or_empty
 from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
@@ -43,13 +44,6 @@ _RCCL = re.compile(r".*/librccl\.so[.\d]*")
 _MOST_RCCLS = 4
 _OF_WHEELS = re.compile(r"/(?:site|dist)-packages/")
 _RUNS = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
-
-
-def read_or_empty(root: RootFileSystem, path: str, limit_bytes: int) -> bytes:
-    """Return a file's bytes; none of what cannot be read, or is larger."""
-    with contextlib.suppress(OSError, ImageError):
-        return root.read_bytes(path, limit_bytes)
-    return b""
 
 
 def os_release(root: RootFileSystem) -> dict[str, str]:

@@ -9,8 +9,8 @@ from lumiimg.check.registry import finding_types, remedies_for
 from lumiimg.core.findings import Finding, Remedy, Severity
 from lumiimg.engine.binds import binds_of
 from lumiimg.fabric.path import HOST_LIB_DIR, LAYER_PLUGINS
-from lumiimg.fabric.process import LibfabricConf, allows
-from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl, may_be_called
+from lumiimg.fabric.process import LibfabricConf, allows, may_be_called
+from lumiimg.fabric.rccl import CONF, PLUGIN_VARIABLE, Rccl
 from lumiimg.host.python_process import STARTING
 from lumiimg.joblog import vocabulary
 
