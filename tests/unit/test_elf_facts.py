@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.core.access import BytesInMemory
+from lumiimg.core.text import numbers_of
 from lumiimg.elf import ElfCache, Process, c_library_of, glibc_version, read_elf
 from lumiimg.image import open_image
 from tests.shared.elf_builder import (
@@ -61,3 +62,13 @@ def test_facts_of_a_file_without_section_headers(tmp_path: Path) -> None:
     assert read_elf(BytesInMemory(bytes(data))) == whole
     assert (whole.soname, whole.runpath, whole.rpath) == ("liba.so.1", "$ORIGIN/x", None)
     assert whole.flags_1 & 0x800
+
+
+def test_the_numbers_of_a_version_are_compared_as_numbers() -> None:
+    for version, numbers in (
+        ("GLIBC_2.38", (2, 38)),
+        ("2.38", (2, 38)),
+        ("V_1.2.3.4.5.6", (1, 2, 3, 4, 5, 6)),
+        *((none, ()) for none in ("GLIBC_ABI_DT_RELR", "", "FABRIC_1.", "V_1.2.3.4.5.6.7", "V_1234567890")),
+    ):
+        assert numbers_of(version) == numbers

@@ -14,7 +14,7 @@ import pytest
 from lumiimg.elf import FoundBy, LoaderConfig, Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import LOADER, exe, loader_cache, patched, runpath, so
-from tests.shared.fabric_builder import c_library
+from tests.shared.fabric_builder import c_library, versioned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,26 @@ def test_relative_relocations_are_a_crash_where_glibc_does_not_know_them(
     with open_image(tmp_path) as image:
         outcome = Process(image.root).start("/prog", exec_start=True)
     assert any("the process crashes" in error for error in outcome.errors) is crashes
+
+
+@pytest.mark.parametrize(("minor", "ends"), [(35, False), (36, True)])
+def test_relative_relocations_are_asked_for_by_who_asks_for_a_version_of_the_c_library(
+    tmp_path: Path, minor: int, ends: bool
+) -> None:
+    """From 2.36 on (glibc elf/dl-version.c)."""
+    c_library(tmp_path, minor)
+    asked = ("GLIBC_2.14", "GLIBC_ABI_DT_RELR")
+    libc = versioned(tmp_path / "parts/libc.so.6", defines=asked)
+    source = "static int v = 7; int *p = &v;"
+    needs = "int memcpy(void); int use(void) { return memcpy(); }"
+    asks = "int s_GLIBC_ABI_DT_RELR(void); int ask(void) { return s_GLIBC_ABI_DT_RELR(); }"
+    for name, parts in (("lone", ""), ("silent", needs), ("asking", needs + asks)):
+        linked = [libc] if parts else []
+        so(tmp_path / f"opt/a/lib{name}.so", *linked, "-z", "pack-relative-relocs", source=source + parts)
+    exe(tmp_path / "prog", *(tmp_path / "opt/a").iterdir(), *runpath("/opt/a"))
+    errors = started(tmp_path, minor).errors
+    assert ("/opt/a/libsilent.so: DT_RELR without GLIBC_ABI_DT_RELR dependency" in errors) is ends
+    assert not any(name in error and "DT_RELR without" in error for error in errors for name in ("lone", "asking"))
 
 
 def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lumiimg.elf import ElfCache, ElfFacts, LoaderConfig, MissingVersion, Process, read_elf
+from lumiimg.elf import MissingVersion, Process
 from lumiimg.image import open_image
 from tests.shared.elf_builder import entry_at, exe, header_at, patched, rpath, runpath, so, with_versions
 from tests.shared.elf_oracles import Ask, compare
@@ -453,21 +452,3 @@ def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
     assert (lost.missing[0].chain, lost.closure["libb.so"]) == ((str(missing), "liba.so", "libb.so"), None)
     assert old.missing_versions == [MissingVersion(f"{tmp_path}/old/libv.so", "V2", str(of_version))]
     assert never.errors[0].startswith(f"{pipe}: not a regular file")
-
-
-def test_a_file_is_read_once_whatever_names_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[ElfFacts] = []
-
-    def counted(*words: Any) -> ElfFacts:
-        read.append(read_elf(*words))
-        return read[-1]
-
-    monkeypatch.setattr("lumiimg.elf.search.read_elf", counted)
-    liba = so(tmp_path / "liba.so", so(tmp_path / "libb.so"), *runpath("/opt"))
-    (tmp_path / "libb.so").rename(tmp_path / "libb.so.1")
-    (tmp_path / "libb.so").symlink_to("libb.so.1")
-    with open_image(Path("/")) as image:
-        cache = ElfCache(image.root)
-        for path in (liba, tmp_path / "libb.so.1"):
-            Process(image.root, LoaderConfig(library_path=str(tmp_path)), cache=cache).start(str(path))
-    assert sorted(facts.soname or "" for facts in read) == ["ld-linux-x86-64.so.2", "liba.so", "libb.so"]

@@ -17,8 +17,8 @@ from lumiimg.host.snapshot import HostFiles, snapshot_text
 from lumiimg.image import FolderTree, RootFileSystem
 from lumiimg.report.text import show
 from lumiimg.report.views.host import snapshot_document
-from tests.shared.elf_builder import LOADER, library
-from tests.shared.lumi_node import _LIBC, ENVIRONMENT, LIBFABRIC, make_host, put_files
+from tests.shared.elf_builder import LOADER
+from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host, put_files
 from tests.shared.programs import needs, unwrapped
 
 if TYPE_CHECKING:
@@ -157,13 +157,6 @@ def test_a_libfabric_that_cannot_be_loaded_here_is_not_the_fabric(changed: Path)
     assert "libcxi.so.1: cannot open shared object file" in entry.errors[0]
     assert HostFiles(snapshot).fabric is None
     assert "libfabric needs libcxi.so.1 and cannot be loaded here: scan on a compute node" in snapshot.gaps
-
-
-def test_a_version_that_the_host_itself_lacks_is_reported(changed: Path) -> None:
-    put_files(changed, {"/versions": "GLIBC_2.2.5 { f225; f238; };\n"})
-    library(changed / "usr/lib64/libc.so.6", f"-Wl,--version-script,{changed}/versions", source=_LIBC)
-    entry = of_role(scan(changed), "libfabric")[0]
-    assert entry.errors == (f"/usr/lib64/libc.so.6: version `GLIBC_2.38' not found (required by {LIBFABRIC})",)
 
 
 def test_an_empty_machine_gives_a_snapshot_that_says_what_is_missing(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, FailedError
-from lumiimg.elf import ElfError, facts_at
+from lumiimg.elf import facts_at
 from lumiimg.host.scan import scan_host
-from lumiimg.host.snapshot import HostFiles, SnapshotTree, read_snapshot, snapshot_text, write_snapshot
-from lumiimg.image import FileKind, FolderTree, ImageError, RootFileSystem
+from lumiimg.host.snapshot import HostFiles, read_snapshot, snapshot_text, write_snapshot
+from lumiimg.image import FileKind, FolderTree, RootFileSystem
 from tests.shared.elf_builder import library, rpath
 from tests.shared.lumi_node import ENVIRONMENT, LIBFABRIC, make_host
 
@@ -89,13 +89,8 @@ def _no_room(*_: object) -> None:
 
 NO_SNAPSHOTS = [
     (b"", "is cut off, or not JSON"),
-    (b"\xff\xfe", "is cut off, or not JSON"),
-    (b"[" * 200_000, "nested too deeply"),
     (b"[]", "is not a host snapshot"),
     (b'{"schema": true}', "is not a host snapshot"),
-    (b'{"schema": NaN}', "not JSON: NaN is not a JSON number"),
-    (b'{"schema": ' + b"9" * 5000 + b"}", "is cut off, or not JSON"),
-    (b'{"gaps": [' + b'"",' * 300_000 + b"0]}", "has more than 262144 values"),
     (b'{"schema": 2}', r"newer lumiimg \(schema 2, this one reads 1\); update lumiimg"),
     (b'{"schema": 1}', "key 'taken' is missing"),
 ]
@@ -120,14 +115,10 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (lambda d: d.update(taken="some day"), "taken"),
     (lambda d: d.update(glibc="2." + "9" * 5000), "glibc"),
-    (lambda d: d.update(kernel="x" * 200_000), "kernel' has 200000 characters"),
-    (lambda d: d.update(intel=1), "intel"),
     (lambda d: d["entries"][0].update(path="/nowhere"), r"entries\[0\].path"),
     (lambda d: d["links"].update({"/usr/lib64/libcxi.so.1": "libcxi.so.1"}), r"entries\[\d\].path"),
-    (lambda d: d["entries"][0]["closure"].update(x=1), r"entries\[0\].closure.x' should be a string, is 1"),
     (lambda d: d["libraries"][0].update(sha256="A" * 64), r"libraries\[0\].sha256"),
     (lambda d: d["libraries"][0].update(size_bytes=2**64), r"libraries\[0\].size_bytes"),
-    (lambda d: d["libraries"][0]["facts"].update(isa_needed=[1]), r"libraries\[0\].facts.isa_needed"),
     (lambda d: d["libraries"].append(d["libraries"][0]), "is recorded twice"),
     (lambda d: d["links"].update({d["libraries"][0]["path"] + "/x": "x"}), "lies below a file"),
     (lambda d: d.update(directories=[next(iter(d["links"]))]), "is recorded twice"),
@@ -195,14 +186,3 @@ def test_links_and_directories_are_as_on_the_host(good: Snapshot) -> None:
     assert root.stat(LIBFABRIC).size_bytes == fabric.size_bytes
     files = {path for path, kind in root.walk() if kind is FileKind.FILE}
     assert files == {recorded.path for recorded in good.libraries}
-
-
-def test_a_recorded_file_has_facts_and_no_bytes(good: Snapshot) -> None:
-    root = RootFileSystem(SnapshotTree(good))
-    file = root.open("/opt/aws-ofi-rccl/lib/libnccl-net.so")
-    assert file.identity == root.open("/opt/aws-ofi-rccl/lib/librccl-net.so").identity
-    with pytest.raises(ElfError, match="only the facts"):
-        file.read_at(0, 64)
-    tree = SnapshotTree(good)
-    with pytest.raises(ImageError, match="cannot be opened"):
-        tree.open(tree.root)

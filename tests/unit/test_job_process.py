@@ -111,15 +111,17 @@ def test_the_torch_of_an_environment_that_is_not_activated_is_named_as_such(root
         ("librccl.so", {}, {"torch/lib/librccl.so", "opt/rocm/lib/librccl.so.1"}),
         ("librccl-1a2b3c4d.so.1", {}, {"torch/lib/librccl-1a2b3c4d.so.1", "opt/rocm/lib/librccl.so.1"}),
         ("librccl.so.1", {"VLLM_NCCL_SO_PATH": "/opt/own/it.so"}, {"opt/rocm/lib/librccl.so.1", "opt/own/it.so"}),
+        ("librccl.so.1", {"SGLANG_NCCL_SO_PATH": "/opt/own/it.so"}, {"opt/rocm/lib/librccl.so.1", "opt/own/it.so"}),
     ],
 )
-def test_vllm_opens_an_rccl_by_a_name_of_its_own(
+def test_vllm_and_sglang_open_an_rccl_by_a_name_of_its_own(
     root: Path, rccl: str, variables: dict[str, str], paths: set[str]
 ) -> None:
     started(root, **variables)
     torch(root, "usr", rccl=rccl)
-    (root / "usr" / SITE / "vllm").mkdir()
-    (root / "usr" / SITE / "vllm/__init__.py").touch()
+    for name in ("vllm", "sglang"):
+        (root / "usr" / SITE / name).mkdir()
+        (root / "usr" / SITE / name / "__init__.py").touch()
     library(root / "opt/own/it.so", source=RCCL)
     result = check(root)
     found = {result.path.rccl, *(finding.where for finding in result.findings if finding.id == "rccl.several")} - {None}
@@ -181,6 +183,7 @@ def test_a_python_or_a_program_without_visible_libraries_is_reported_and_not_gue
         (None, "no python is on the image's PATH"),
         (b"#!/usr/bin/env bash\nexec pyenv exec python\n", "is a script (#!/usr/bin/env bash)"),
         (b"nothing", "is not a program"),
+        (program(root / "opt/other").read_bytes(), "is not a Python"),
     ):
         if content is not None:
             path.write_bytes(content)

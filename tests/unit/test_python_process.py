@@ -355,16 +355,6 @@ def test_a_variable_of_the_loader_that_code_sets_counts_for_what_python_starts(r
     assert "sets LD_LIBRARY_PATH for the processes that Python then starts" in Files(root).only().summary
 
 
-@pytest.mark.parametrize(("name", "variable"), [("vllm", "VLLM_NCCL_SO_PATH"), ("sglang", "SGLANG_NCCL_SO_PATH")])
-def test_who_serves_opens_an_rccl_by_a_variable_of_its_own(name: str, variable: str, root: Path) -> None:
-    library(root / "opt/own/it.so", source=RCCL)
-    put(root, f"{PACKAGES}/{name}/__init__.py")
-    with open_image(root) as image:
-        for variables, asks in (({}, ("librccl.so.1",)), ({variable: "/opt/own/it.so"}, ("/opt/own/it.so",))):
-            jobs = jobs_of(image, as_engine_variables(variables)).processes
-            assert [(job.framework, job.asks) for job in jobs] == [("torch", ()), (name, asks)]
-
-
 # -- wheels of TheRock --
 
 ROCM_INIT = (

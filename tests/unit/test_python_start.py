@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.host.import_closure import imported_files
 from lumiimg.host.module_finder import SpecKind
-from lumiimg.host.python_build import NoPythonError, read_build
+from lumiimg.host.python_build import read_build
 from lumiimg.host.python_process import PythonProcess, refused_value, start_process
 from lumiimg.image import open_image
 from tests.shared import fabric_builder
@@ -126,22 +126,6 @@ def test_a_build_is_known_by_its_own_strings_and_not_by_its_name(tmp_path: Path)
             assert (found.version, found.is_free_threaded, found.lib, found.prefix) == expected, name
             abi3 = [stable] if stable != "x" else []
             assert [*found.suffixes] == [f".{tag}.so", *abi3, ".so"]
-
-
-def test_a_program_without_a_python_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "script").write_text("#!/usr/bin/env bash\n")
-    (tmp_path / "text").write_text("nothing")
-    program(tmp_path / "other")
-    with open_image(tmp_path) as image:
-        for name, words in (
-            ("script", "is a script (#!/usr/bin/env bash)"),
-            ("text", "is not a program"),
-            ("other", "is not a Python"),
-            ("x", "broken link"),
-        ):
-            with pytest.raises(NoPythonError) as caught:
-                start_process(image.root, f"/{name}", {})
-            assert words in str(caught.value)
 
 
 @pytest.mark.threat
