@@ -28,7 +28,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print(manifest_text(bound, snapshot, arguments.format), end="")
     if bound.is_refused:
-        show(refusals_document(fit, "bind"), quiet=arguments.quiet, verbose=arguments.verbose)
+        show(refusals_document(fit, "bind"), quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return fit.answer.exit_code
     if not arguments.quiet:
         show_items(doubts(fit))

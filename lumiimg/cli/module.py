@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     if module.boundary is not None and module.boundary.fabric is Fabric.NONE:
         refusals = refusals_document(module.boundary, "module")
-        show(refusals, quiet=arguments.quiet, verbose=arguments.verbose)
+        show(refusals, quiet=arguments.quiet, verbose=arguments.verbose, stderr=True)
         return module.boundary.answer.exit_code
     write_module(module, force=arguments.force)
     Output.from_arguments(arguments).deliver(module_document(module), "module", module)
