@@ -275,24 +275,9 @@ CHOSEN = {
 """What its author may choose (docs/security.md), by where it stands."""
 HEAD = {"format", "lumiimg", "digest"}
 TEXTS = (
-    *(
-        "",
-        "x",
-        "0",
-        "9.9",
-        "main",
-        "evil",
-        "../x",
-        "/etc/passwd",
-        "~/x",
-        "x y",
-        "-x",
-        "$(id)",
-        "{COMMIT}",
-        "box",
-        "whole",
-    ),
-    *("gfx942", "docker", "localimage", "host", "https://evil.test/x", "docker://evil.test/x", f"sha256:{ONES}", ONES),
+    *("", "x", "0", "9.9", "main", "evil", "../x", "/etc/passwd", "~/x", "x y", "-x", "$(id)", "{COMMIT}"),
+    *("box", "whole", "gfx942", "docker", "localimage", "host", "https://evil.test/x", "docker://evil.test/x"),
+    *(f"sha256:{ONES}", ONES),
 )
 HOSTS = (
     "evil.test",

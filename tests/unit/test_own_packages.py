@@ -330,15 +330,8 @@ def test_a_package_that_is_below_is_replaced_where_it_is_named_and_all_else_goes
 
 
 def test_what_is_of_rocm_or_is_not_there_is_not_replaced(world: World, folder: Path, capsys: Capture) -> None:
-    for name in (
-        "torch",
-        "Triton",
-        "pytorch_triton_rocm",
-        "torchvision",
-        "rocm-sdk-core",
-        "jax-rocm7-plugin",
-        "fast-attn",
-    ):
+    names = "torch Triton pytorch_triton_rocm torchvision rocm-sdk-core jax-rocm7-plugin fast-attn"
+    for name in names.split():
         refusal = refused(world, folder, capsys, "--replace", f"{name}==9.9")
         assert "is made for the image's ROCm and RCCL, so it stays" in refusal, name
     refusal = refused(world, folder, capsys, "--replace", "yolk==2.0")
