@@ -27,6 +27,7 @@ from lumiimg.fetch.mirrors import PYPI, Mirrors
 from lumiimg.fetch.store import Sources, Store
 from lumiimg.resolve.python_project import LayerRequirements, ResolvedWheels, resolve_wheels
 from lumiimg.resolve.python_target import PythonTarget
+from tests.fuzz.locks import signed
 from tests.shared.loopback import Asked, Reply, listening, part
 from tests.shared.oci_builder import MANIFEST, Layout, digest
 
@@ -256,6 +257,4 @@ def resolved_at(index: str, folder: Path, **wants: Any) -> ResolvedWheels:
 
 def forged(text: str) -> None:
     """Write a lock that a stranger has changed, with the digest that it has then."""
-    head, _, body = text.partition("\n\n")
-    head = "\n".join(line for line in head.splitlines() if not line.startswith("digest"))
-    Path("lumiimg.lock").write_text(f'{head}\ndigest = "{digest(body.encode())}"\n\n{body}')
+    Path("lumiimg.lock").write_bytes(signed(text.encode()))
