@@ -120,6 +120,7 @@ def test_a_version_of_a_layer_without_releases_is_an_argument_or_refused(capsys:
 
 
 def test_what_contradicts_itself_is_one_line(image: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "empty").mkdir()
     of_rocm = ["--base", "rocm-6.4.4"]
     for words, fault in (
         (["--base", "debian-13", "--add", "debian-13"], "is not a layer"),
@@ -129,6 +130,8 @@ def test_what_contradicts_itself_is_one_line(image: Path, tmp_path: Path, capsys
         ([*of_rocm, "--add", "vllm==" + "9" * 5000], "is not a layer"),
         ([*of_rocm, "--add", "vllm,deepspeed"], "one --add for each layer"),
         ([*of_rocm, "--site", "LUMI"], "did you mean lumi?"),
+        (["--base", str(tmp_path / "empty")], "holds no root file system"),
+        (["--base", "/etc/passwd"], "/etc/passwd: "),
         (["--base", "rocm-6.2.5"], "did you mean rocm-6.2.4"),
         (["--base", "docker://host.org/../a"], "is not a valid image reference"),
         (["--base", f"docker://me:hunter2@host.org/a@sha256:{'a' * 64}"], "an address with a password"),
