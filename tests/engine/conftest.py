@@ -31,6 +31,7 @@ from lumiimg.engine.engine import PACKED, Engine, clean_environment, find_engine
 from lumiimg.fetch.mirrors import apt_mirror
 from tests.engine.groups import SLURM, Groups, group, place
 from tests.shared.gpu_standin import standin_libraries
+from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, patient
 from tests.shared.validation import validated_output
 
@@ -79,9 +80,9 @@ def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | No
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def inside(engine: Engine, image: Path, *argv: str) -> str:
+def inside(engine: Engine, image: Path, *argv: str, options: Sequence[str] = ()) -> str:
     """Run a program in the container and return what it printed on standard output."""
-    done = subprocess.run([engine.path, "exec", image, *argv], capture_output=True, text=True, check=True)
+    done = subprocess.run([engine.path, "exec", *options, image, *argv], capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -182,11 +183,16 @@ mirror = "debian"
 def debian_12(layers: Path) -> str:
     """Write the base into a folder of layers; the same for all tests, so that it is built once. Return its name."""
     needs("debootstrap")
-    base = layers / "debian-12-of-tests"
-    base.mkdir(parents=True)
-    (base / "layer.toml").write_text(DEBIAN_12)
-    (base / "post.sh").write_text("apt-get clean\n")
+    write_layer(base := layers / "debian-12-of-tests", "apt-get clean\n", DEBIAN_12)
     return base.name
+
+
+def write_layer(folder: Path, post: str = "true\n", toml: str = LAYER, **files: str) -> Path:
+    """Write a layer into a new folder, and return that of all layers; other files by name, `_` for `.`: test_sh="…"."""
+    folder.mkdir(parents=True)
+    for name, text in {"layer.toml": toml, "post.sh": post, **files}.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return folder.parent
 
 
 def built(path: Path, *argv: str | Path) -> Path:

@@ -18,7 +18,7 @@ import pytest
 from lumiimg.core.errors import ExitCode
 from lumiimg.image import open_image
 from lumiimg.image.sif import read_sif
-from tests.engine.conftest import built, inside, lumiimg
+from tests.engine.conftest import built, inside, lumiimg, write_layer
 from tests.shared.build_traces import leftovers, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import patient, wait_until
@@ -49,16 +49,6 @@ echo 'never reached' >/opt/heredoc
 """
 
 
-def layer_folder(folder: Path, name: str, toml: str, post: str, **files: str) -> Path:
-    layer = folder / name
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(toml)
-    (layer / "post.sh").write_text(post)
-    for file, text in files.items():
-        (layer / file.replace("_", ".")).write_text(text)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def awkward(images: Path) -> Path:
     """An image whose layer has every awkward value, built under awkward names."""
@@ -68,7 +58,7 @@ def awkward(images: Path) -> Path:
         '[environment.prepend]\nLD_LIBRARY_PATH = "/opt/awkward/lib"\n'
     )
     toml = LAYER + 'files = ["data.txt"]\n' + arguments + environment
-    folder = layer_folder(images / "my layers", "awkward", toml, SCRIPT, data_txt="data {{ stays }}\n%labels\n")
+    folder = write_layer(images / "my layers/awkward", SCRIPT, toml, data_txt="data {{ stays }}\n%labels\n")
     place = images / 'it\'s "a"\nplace'
     place.mkdir()
     words = [word for name, value in AWKWARD.items() for word in ("--arg", f"awkward.{name}={value}")]
@@ -104,15 +94,6 @@ def test_our_reader_and_the_engine_read_the_same_of_the_image(engine: Engine, aw
     assert hashlib.sha256(data).hexdigest() == digest
 
 
-@pytest.mark.core
-def test_a_second_build_of_the_same_builds_nothing(demo: Path, tmp_path: Path) -> None:
-    result = lumiimg("build", "--recipe", "demo", "-o", tmp_path / "again.sif", "--json")
-    assert result.code == 0
-    assert result.data["reused_steps"] == result.data["steps"] == 3  # with the files of the base
-    assert (tmp_path / "again.sif").read_bytes() == demo.read_bytes()
-    assert "kept from an earlier build" in result.err
-
-
 def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(
     engine: Engine, small: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +106,7 @@ def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(
         return done.stdout.decode()
 
     run("key", "newpair", "-N", "Ann", "-E", "a@example.org", "-C", "", "-P", "", "--push=false", "--bit-length=2048")
-    folder = layer_folder(tmp_path / "layers", "small", LAYER, "echo text >/opt/small\n")
+    folder = write_layer(tmp_path / "layers/small", "echo text >/opt/small\n")
     image = tmp_path / "image.sif"
     words: list[str | Path] = ["build", "--base", small, "--layers", folder, "--add", "small", "-o", image, "--json"]
     assert lumiimg(*words).code == 0
@@ -139,7 +120,7 @@ def test_an_engine_signs_all_of_an_image_and_a_build_knows_it_again(
 
 
 def test_a_bindings_module_does_not_break_a_build(tmp_path: Path) -> None:
-    folder = layer_folder(tmp_path / "l", "bound", LAYER, f"echo {tmp_path.name} >/opt/bound\n")
+    folder = write_layer(tmp_path / "l/bound", f"echo {tmp_path.name} >/opt/bound\n")
     bind = {"SINGULARITY_BIND": "/var/spool/slurmd,/opt/cray", "APPTAINER_BIND": "/nowhere", "SINGULARITYENV_X": "leak"}
     argv: list[str | Path] = ["build", "--layers", folder, "--base", "debian-13", "--add", "bound"]
     result = lumiimg(*argv, "-o", tmp_path / "x.sif", env=bind)
@@ -149,7 +130,7 @@ def test_a_bindings_module_does_not_break_a_build(tmp_path: Path) -> None:
 @pytest.mark.core
 def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_path: Path) -> None:
     # with `false | cat` an engine's own %post goes on; a layer's script does not
-    folder = layer_folder(tmp_path / "l", "broken", LAYER, "echo about to fail\nfalse | cat\necho never\n")
+    folder = write_layer(tmp_path / "l/broken", "echo about to fail\nfalse | cat\necho never\n")
     output = tmp_path / "x.sif"
     result = lumiimg("build", "--layers", folder, "--base", "debian-13", "--add", "broken", "-o", output)
     assert result.code == ExitCode.NO
@@ -199,7 +180,7 @@ def test_a_build_that_is_interrupted_leaves_no_half_image_and_the_next_one_works
     # what was built before, by other names of the same files
     shutil.copytree(real_cache() / "layers", cache / "layers", copy_function=os.link)
     marker = f"1000.{os.getpid()}"  # no other run's
-    folder = layer_folder(tmp_path / "l", "slow", LAYER, f"echo sleeping\n[ -e /opt/never ] || sleep {marker}\n")
+    folder = write_layer(tmp_path / "l/slow", f"echo sleeping\n[ -e /opt/never ] || sleep {marker}\n")
     output = tmp_path / "x.sif"
     argv: list[str | Path] = ["build", "--layers", folder, "--base", "debian-13", "--add", "slow", "-o", output]
     environment = os.environ | {"LUMIIMG_CACHE": str(cache)}
@@ -228,7 +209,7 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_pat
         assert result.code in {ExitCode.NO, ExitCode.MISSING_HERE}, result.err
         return result.err.strip().splitlines()[-1]
 
-    layers = layer_folder(tmp_path / "layers", "large", LAYER, "head -c 200M /dev/zero >/tmp/big\n")
+    layers = write_layer(tmp_path / "layers/large", "head -c 200M /dev/zero >/tmp/big\n")
     large = ("--layers", layers, "--add", "large", "--site", "generic")
 
     # the folder of the output, in the middle: what the base comes to in the image is not known before

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.conftest import PACKED_AS_OURS, built, check, findings, inside, lumiimg
+from tests.engine.conftest import PACKED_AS_OURS, built, check, findings, inside, lumiimg, write_layer
 from tests.shared.build_traces import shown
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, patient
@@ -71,18 +71,12 @@ def test_a_dockerfile_built_and_converted_is_the_image_that_lumiimg_builds(
 ) -> None:
     needs("buildah")
     push(registry, "library/debian", "trixie-slim", layer_of(bare), config=ENV)
-    top = tmp_path / "layers" / "top"
-    top.mkdir(parents=True)
-    (top / "layer.toml").write_text(TOP)
-    (top / "post.sh").write_text(POST)
-    (top / "test.sh").write_text(
-        'test "$PYTHONNOUSERSITE" = "of top"; test "$(top-program)" = ran; test -e /opt/top/thing\n'
-    )
-    (top / "word").write_text("word\n")
+    test = 'test "$PYTHONNOUSERSITE" = "of top"; test "$(top-program)" = ran; test -e /opt/top/thing\n'
+    layers = write_layer(tmp_path / "layers/top", POST, TOP, test_sh=test, word="word\n")
     (tmp_path / "thing").write_text("a thing\n")
     with tarfile.open(tmp_path / "mine.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "thing", "thing")
-    request: list[str | Path] = ["--recipe", "demo", "--layers", top.parent, "--add", "top"]
+    request: list[str | Path] = ["--recipe", "demo", "--layers", layers, "--add", "top"]
     request += ["--source", f"thing={tmp_path / 'mine.tar.gz'}"]
     context = tmp_path / "context"
     mirrors = ["--mirror", f"docker.io=http://{registry}", "--mirror", f"debian={mirror}"]

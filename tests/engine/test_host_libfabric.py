@@ -16,7 +16,7 @@ import pytest
 from lumiimg.fabric.path import HOST_LIB_DIR
 from lumiimg.fabric.process import allows
 from lumiimg.image import open_image
-from tests.engine.conftest import inside, lumiimg, standin_archive
+from tests.engine.conftest import inside, lumiimg, standin_archive, write_layer
 from tests.shared.fabric_builder import versioned
 from tests.shared.programs import EVERYTHING, needs, unwrapped
 
@@ -140,14 +140,11 @@ def versions(file: Path, section: str) -> set[str]:
 def test_the_plugin_asks_for_what_the_host_has_and_nothing_of_it_stays(
     engine: Engine, node: Path, tmp_path: Path
 ) -> None:
-    plain = tmp_path / "layers/plain"
-    plain.mkdir(parents=True)
-    (plain / "layer.toml").write_text(PLAIN)
-    (plain / "post.sh").write_text("apt-get clean\n")
+    layers = write_layer(tmp_path / "layers/plain", "apt-get clean\n", PLAIN)
     (tmp_path / "somewhere.toml").write_text(SITE)
     source = standin_archive(tmp_path / "standin.tar")
     image = tmp_path / "image.sif"
-    words: list[str | Path] = ["--layers", plain.parent, "--base", "plain", "--source", f"aws-ofi-nccl={source}"]
+    words: list[str | Path] = ["--layers", layers, "--base", "plain", "--source", f"aws-ofi-nccl={source}"]
     words += ["--site", tmp_path / "somewhere.toml", "--host", node / "host.json"]
     words += ["--source", f"host-libfabric={node / 'host-libfabric.tar'}"]
     built = lumiimg("build", *words, "-o", image)

@@ -13,8 +13,7 @@ import pytest
 from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, open_image
 from lumiimg.image.compare import FileDifference, compare
-from tests.engine.conftest import built_by_engine, inside, lumiimg
-from tests.shared.layer_builder import LAYER
+from tests.engine.conftest import built_by_engine, inside, lumiimg, write_layer
 from tests.shared.nasty_layers import LAYERS, script
 from tests.shared.programs import needs, patient, tenth_of, wait_until
 
@@ -33,9 +32,7 @@ def write_layers(folder: Path, scripts: Sequence[str]) -> list[str | Path]:
     """Write one layer a script; return the words that ask for them."""
     words: list[str | Path] = ["--layers", folder]
     for number, text in enumerate(scripts):
-        (folder / f"n{number}").mkdir(parents=True)
-        (folder / f"n{number}/layer.toml").write_text(LAYER)
-        (folder / f"n{number}/post.sh").write_text(text)
+        write_layer(folder / f"n{number}", text)
         words += ["--add", f"n{number}"]
     return words
 

@@ -21,9 +21,9 @@ import pytest
 from lumiimg.engine.engine import exec_words, of_kernel
 from lumiimg.engine.namespaces import PROGRAM
 from lumiimg.engine.process import run
+from tests.engine.conftest import write_layer
 from tests.shared.build_traces import strays
 from tests.shared.kernel_starts import STRATEGIES, squashed, start
-from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, patient, wait_until
 from tests.shared.small_roots import small_root
 
@@ -200,20 +200,9 @@ def _unchanged(file: Path) -> Callable[[], None]:
 @pytest.fixture
 def layer(image: Path, tmp_path: Path) -> list[str | Path]:
     """The words that build on it with a layer, whose script is written by each test."""
-    (tmp_path / "layers/escape").mkdir(parents=True)
-    (tmp_path / "layers/escape/layer.toml").write_text(LAYER)
-    words: list[str | Path] = [
-        "-m",
-        "lumiimg",
-        "build",
-        "--base",
-        squashed(image),
-        "--layers",
-        tmp_path / "layers",
-        "--add",
-        "escape",
-    ]
-    return [*words, "--fabric", "none", "-o", tmp_path / "built.sif", "--strategy"]
+    layers = write_layer(tmp_path / "layers/escape")
+    words: list[str | Path] = ["-m", "lumiimg", "build", "--base", squashed(image), "--layers", layers]
+    return [*words, "--add", "escape", "--fabric", "none", "-o", tmp_path / "built.sif", "--strategy"]
 
 
 def _started(

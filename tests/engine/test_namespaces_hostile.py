@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.engine.engine import exec_words, of_kernel, script_words
 from lumiimg.engine.namespaces import PROGRAM
-from lumiimg.engine.process import run
 from tests.shared.build_traces import strays
 from tests.shared.kernel_starts import STRATEGIES, squashed, start
-from tests.shared.programs import EVERYTHING, needs, patient, wait_until
+from tests.shared.programs import EVERYTHING, needs, wait_until
 from tests.shared.small_roots import small_root
 
 pytestmark = pytest.mark.engine
@@ -279,21 +277,6 @@ def test_what_the_kernel_does_not_give_a_container_is_reported(image: Path, hide
     lines = done.stderr.splitlines()
     assert len(lines) == len(message)
     assert all(line.startswith(f"WARNING: {words}") for line, words in zip(lines, message, strict=True)), lines
-
-
-@pytest.mark.threat
-@pytest.mark.parametrize("way", ["build", "test", "probe"])
-def test_what_a_program_leaves_running_ends_with_it(image: Path, way: str) -> None:
-    mark = f"{500 + os.getpid() / 1e6}"
-    left = f"setsid bash -c 'trap \"\" TERM HUP INT; exec sleep {mark}' >/dev/null 2>&1"
-    is_up = "until ls -l /proc/[0-9]*/exe 2>/dev/null | grep -q bin/sleep; do :; done"
-    argv = ["bash", "-c", f"({left} &); {is_up}"]
-    words = exec_words(of_kernel(), image, argv)
-    if way != "probe":
-        words = script_words(of_kernel(), image, argv, writable=way == "build")
-    done = run(words, env=os.environ, timeout_s=patient(60))
-    assert done.ok, done.output
-    assert not strays(f"sleep\0{mark}")
 
 
 @pytest.mark.threat

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,11 @@ class Made:
     def run(self, *words: str) -> Result:
         return lumiimg(*words, *self.common, cwd=self.folder)
 
+    def run_with(self, engine: Engine, environment: str, *argv: str) -> str:
+        """Run a program in the container with an environment over the image; return what it printed."""
+        bind = ["--bind", f"{self.folder / environment}:/user-software:image-src=/,ro"]
+        return inside(engine, self.image, *argv, options=bind)
+
     @property
     def image(self) -> Path:
         return self.folder / "image.sif"
@@ -154,12 +160,7 @@ def test_an_environment_over_it_sees_its_torch_and_what_else_it_has(made: Made, 
     )
     assert record["torch"] == TORCH
     assert record["packages"] == {"beside": "1.0"}
-    bind = ["--bind", f"{made.folder / 'env.sqsh'}:/user-software:image-src=/,ro"]
-
-    def run(*argv: str) -> str:
-        words: list[str | Path] = [engine.path, "exec", *bind, made.image, *argv]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
+    run = partial(made.run_with, engine, "env.sqsh")
     use = "import beside, torch, little_tool; print(beside.greeting(), torch.__version__, torch.__file__)"
     ran = run("/user-software/bin/python", "-c", use).split()
     assert ran == ["hello", TORCH, "/opt/venv/lib/python3.13/site-packages/torch/__init__.py"]
@@ -182,9 +183,7 @@ def test_what_is_replaced_on_purpose_is_another_in_an_environment_and_in_an_imag
     done = lumiimg(*venv, *made.common[2:], cwd=made.folder)
     assert done.code == ExitCode.GOOD, done.err
     assert "1 package, replacing the image's helper 0.1" in " ".join(done.out.split())
-    bind = ["--bind", f"{made.folder / 'replaced.sqsh'}:/user-software:image-src=/,ro"]
-    words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", USE]
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == ["bye", TORCH]
+    assert made.run_with(engine, "replaced.sqsh", "/user-software/bin/python", "-c", USE).split() == ["bye", TORCH]
 
 
 def test_a_project_at_a_commit_is_built_in_the_image_and_in_an_environment_without_a_network(
@@ -206,7 +205,5 @@ def test_a_project_at_a_commit_is_built_in_the_image_and_in_an_environment_witho
         venv = ("venv", "image.sif", line, "-o", "git.sqsh", *mirrors, "--mirror", f"https://git.test={url}")
         done = lumiimg(*venv, cwd=made.folder)
     assert done.code == ExitCode.GOOD, done.err
-    bind = ["--bind", f"{made.folder / 'git.sqsh'}:/user-software:image-src=/,ro"]
-    words: list[str | Path] = [engine.path, "exec", *bind, made.image, "/user-software/bin/python", "-c", use]
-    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    output = made.run_with(engine, "git.sqsh", "/user-software/bin/python", "-c", use)
     assert output.split() == ["hello", f"0+g{at[:12]}"]

@@ -21,7 +21,7 @@ import pytest
 
 from lumiimg import __version__
 from lumiimg.core.errors import ExitCode
-from tests.shared.layer_builder import LAYER
+from tests.engine.conftest import write_layer
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
@@ -178,10 +178,7 @@ def test_the_one_file_builds_layers_and_probes_images(
 ) -> None:
     """Parts of a build are done by another process of it, which must find the package too."""
     del engine
-    layer = tmp_path / "layers/mine"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(LAYER)
-    (layer / "post.sh").write_text(f"echo {tmp_path} >/opt/mine; rm /etc/issue\n")
+    write_layer(tmp_path / "layers/mine", f"echo {tmp_path} >/opt/mine; rm /etc/issue\n")
     words = f"--base debian-13 --layers {tmp_path}/layers --add mine -o mine.sif".split()
     archive.run("build", *words)
     assert "mine" in archive.run("show", "mine.sif").stdout

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lumiimg.image import FileKind, open_image
-from tests.engine.conftest import built, inside, lumiimg
+from tests.engine.conftest import built, inside, lumiimg, write_layer
 from tests.shared.build_traces import SINGULARITY, leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import needs, patient, unwrapped, wait_until
@@ -85,17 +85,14 @@ class Place:
         (self.bin / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
         (self.bin / "singularity").chmod(0o755)
         self.layer("below", BELOW)
-        self.layer("package", PACKAGE)
-        (folder / "layers" / "package" / "test.sh").write_text(TEST)
+        self.layer("package", PACKAGE, test_sh=TEST)
         self.base = base
         self.cache = folder / "cache"
         self.env = {"LUMIIMG_CACHE": str(self.cache), "PATH": str(self.bin)}
 
-    def layer(self, name: str, post: str) -> None:
-        layer = self.folder / "layers" / name
-        layer.mkdir(parents=True)
-        (layer / "layer.toml").write_text(f'{LAYER}[environment.set]\nV_{name.upper()} = "1"\n')
-        (layer / "post.sh").write_text(post)
+    def layer(self, name: str, post: str, **files: str) -> None:
+        toml = f'{LAYER}[environment.set]\nV_{name.upper()} = "1"\n'
+        write_layer(self.folder / "layers" / name, post, toml, **files)
 
     def argv(self, output: Path, *names: str) -> list[str | Path]:
         adds = [word for name in names for word in ("--add", name)]
@@ -206,11 +203,8 @@ def test_the_demo_and_layers_with_apt_and_pip_are_built_by_the_proot_of_debian_w
     place: Place, mirror: str, registry: str, engine: Engine, tmp_path: Path
 ) -> None:
     """As on LUMI without its module: the base from a registry, though debootstrap is here, and all scripts by proot."""
-    layers = tmp_path / "layers"
     debootstrap = '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n'
-    (layers / "slim").mkdir(parents=True)
-    (layers / "slim/layer.toml").write_text(LAYER.replace('"layer"', '"base"', 1) + debootstrap)
-    (layers / "slim/post.sh").write_text("true\n")
+    layers = write_layer(tmp_path / "layers/slim", toml=LAYER.replace('"layer"', '"base"', 1) + debootstrap)
     slim = built(tmp_path / "slim.sif", "--layers", layers, "--base", "slim", "--mirror", f"debian={mirror}")
     push(registry, "library/debian", "trixie-slim", layer_of(slim))
     programs = tmp_path / "bin"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.image import open_image
-from tests.engine.conftest import built_by_engine, engine_builds, inside, lumiimg
+from tests.engine.conftest import built_by_engine, engine_builds, inside, lumiimg, write_layer
 from tests.shared.build_traces import SINGULARITY, shown
 from tests.shared.layer_builder import LAYER
 from tests.shared.registries import push
@@ -42,12 +42,9 @@ def small_layer(root: Path) -> bytes:
     return gzip.compress(buffer.getvalue(), 1, mtime=0)
 
 
-def base_layer(folder: Path, bootstrap: str) -> Path:
-    layer = folder / "layers" / "base"
-    layer.mkdir(parents=True)
+def base_layer(folder: Path, bootstrap: str, post: str = "true\n") -> Path:
     facts = 'kind = "base"\nsummary = "x"\nsource = "x"\ndate = 2026-11-21\n[[bootstrap]]\n'
-    (layer / "layer.toml").write_text(facts + bootstrap)
-    return layer
+    return write_layer(folder / "layers/base", post, facts + bootstrap)
 
 
 def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
@@ -56,17 +53,17 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
     config: dict[str, object] = {"Env": ["PATH=/opt/bin:/usr/bin:/bin", "A=b c"], "Labels": {"a": "b"}}
     config |= {"Entrypoint": ["/bin/ls", "-d"], "Cmd": ["/etc", "/opt"]}
     digest = push(registry, "library/small", "1", small_layer(tmp_path / "root"), config=config)
-    layer = base_layer(tmp_path, f'agent = "docker"\nfrom = "small@{digest}"\n')
+    layers = base_layer(tmp_path, f'agent = "docker"\nfrom = "small@{digest}"\n')
     found = {}
-    request: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--mirror", f"docker.io=http://{registry}"]
+    request: list[str | Path] = ["--layers", layers, "--base", "base", "--mirror", f"docker.io=http://{registry}"]
     for name, env in (("ours", {}), ("kernel", KERNEL)):
         image = tmp_path / f"{name}.sif"
         words = [*request, "-o", image]
         own = {**env, "LUMIIMG_CACHE": str(tmp_path / name)}
         if name == "ours":
-            (layer / "post.sh").write_text("false\n")
+            (layers / "base/post.sh").write_text("false\n")
             assert "layer base: post.sh line 1: false: exit 1" in lumiimg("build", *words, env=own).err
-        (layer / "post.sh").write_text('echo "${A-unset}" >/opt/seen\n')
+        (layers / "base/post.sh").write_text('echo "${A-unset}" >/opt/seen\n')
         result = lumiimg("build", *words, "--json", env=own)
         assert result.code == 0, result.err
         if name == "ours":
@@ -99,27 +96,24 @@ def test_layers_on_a_base_without_ids_have_its_variables_once_and_all_are_in_the
     """As on LUMI, where nobody has ids of his own."""
     config: dict[str, object] = {"Env": ["PATH=/opt/bin:/usr/bin:/bin", "A=b c"], "Labels": {"a": "b"}}
     digest = push(registry, "library/lumi", "1", small_layer(tmp_path / "root"), config=config)
-    layer = base_layer(
-        tmp_path, f'agent = "docker"\nfrom = "lumi@{digest}"\n[environment.prepend]\nPATH = "/opt/base"\n'
-    )
-    (layer / "post.sh").write_text("touch /opt/of-base\n")
-    top = layer.with_name("top")
-    top.mkdir()
-    (top / "layer.toml").write_text(f'{LAYER}files = ["word"]\n[environment.set]\nV_TOP = "1"\n')
-    (top / "word").write_text("word\n")
-    (top / "post.sh").write_text(
+    bootstrap = f'agent = "docker"\nfrom = "lumi@{digest}"\n[environment.prepend]\nPATH = "/opt/base"\n'
+    layers = base_layer(tmp_path, bootstrap, "touch /opt/of-base\n")
+    write_layer(
+        layers / "top",
         'test "$A" = "b c"; test "${PATH%%:/usr*}" = /opt/base:/opt/bin\n'
         'cat "$LAYER_FILES/word" >/opt/seen; echo x 2>/dev/null >"$LAYER_FILES/word" && exit 1\n'
-        'touch /tmp/mine /var/tmp/mine; ls /tmp >/opt/tmp; echo "export FROM_SCRIPT=1" >>"$SINGULARITY_ENVIRONMENT"\n'
+        'touch /tmp/mine /var/tmp/mine; ls /tmp >/opt/tmp; echo "export FROM_SCRIPT=1" >>"$SINGULARITY_ENVIRONMENT"\n',
+        f'{LAYER}files = ["word"]\n[environment.set]\nV_TOP = "1"\n',
+        word="word\n",
+        test_sh='test "$V_TOP$FROM_SCRIPT" = 11; test -e /opt/of-base\n',
     )
-    (top / "test.sh").write_text('test "$V_TOP$FROM_SCRIPT" = 11; test -e /opt/of-base\n')
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("mksquashfs", "sh", "bash", "env", "rm", "cat", "mkdir", "proot"):
         (programs / name).symlink_to(str(shutil.which(name)))
     (programs / "singularity").write_text(SINGULARITY.format(engine=engine.path, path=os.environ["PATH"]))
     (programs / "singularity").chmod(0o755)
-    words: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--add", "top", "-o", tmp_path / "x.sif"]
+    words: list[str | Path] = ["--layers", layers, "--base", "base", "--add", "top", "-o", tmp_path / "x.sif"]
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache"), "PATH": str(programs)}
     result = lumiimg("build", *words, "--mirror", f"docker.io=http://{registry}", "--json", env=env)
     assert result.code == 0, result.err
@@ -142,10 +136,9 @@ def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
     definition = tmp_path / "slim.def"
     definition.write_text(f"Bootstrap: debootstrap\nOSVersion: trixie\nMirrorURL: {mirror}\n")
     engine_builds(engine, definition, tmp_path / "slim.sif")
-    layer = base_layer(tmp_path, 'agent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n')
-    (layer / "post.sh").write_text("true\n")
+    layers = base_layer(tmp_path, 'agent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n')
     image = tmp_path / "x.sif"
-    words: list[str | Path] = ["--layers", layer.parent, "--base", "base", "--mirror", f"debian={mirror}", "-o", image]
+    words: list[str | Path] = ["--layers", layers, "--base", "base", "--mirror", f"debian={mirror}", "-o", image]
     result = lumiimg("build", *words, "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
     assert result.code == 0, result.err
     # what is being done is reported line by line, where an engine has one line for all of it

@@ -31,29 +31,23 @@ def test_gpus_of_one_node_show_what_rccl_selects(with_plugin: Path, gpus: dict[s
     assert result.code == ExitCode.UNDECIDED, "nothing crossed a network, and there is no NIC"
 
 
-def test_sums_that_are_wrong_are_a_no(with_plugin: Path, gpus: dict[str, str]) -> None:
-    result = check(with_plugin, "--level", "run", env=gpus | {"STANDIN_WRONG": "1"})
-    assert findings(result)["run.data-errors"]["severity"] == "problem"
-    assert "NO: a real collective gave wrong results" in unwrapped(result.err)
-    assert result.code == ExitCode.NO
-
-
-def test_ranks_that_cannot_make_a_communicator_end_and_are_reported(with_plugin: Path, gpus: dict[str, str]) -> None:
-    result = check(with_plugin, "--level", "run", env=gpus | {"STANDIN_FAILS": "1"})
-    failed = findings(result)["run.failed"]
-    assert failed["severity"] == "unknown"
-    assert any("unhandled%20system%20error" in line for line in failed["evidence"])
-    assert result.code == ExitCode.UNDECIDED
-
-
-def test_a_rank_that_lost_another_one_ends_with_the_error_that_rccl_noted(
-    with_plugin: Path, gpus: dict[str, str]
+@pytest.mark.parametrize(
+    ("standin", "key", "shown", "code"),
+    [
+        ({"STANDIN_WRONG": "1"}, "run.data-errors", "NO: a real collective gave wrong results", ExitCode.NO),
+        ({"STANDIN_FAILS": "1"}, "run.failed", "unhandled%20system%20error", ExitCode.UNDECIDED),
+        ({"STANDIN_DIED": "30"}, "run.failed", "A rank lost the connection to another one", ExitCode.UNDECIDED),
+    ],
+)
+def test_what_fails_in_a_collective_is_found_by_what_its_ranks_left(
+    standin: dict[str, str], key: str, shown: str, code: ExitCode, with_plugin: Path, gpus: dict[str, str]
 ) -> None:
-    result = check(with_plugin, "--level", "run", env=gpus | {"STANDIN_DIED": "30"})
+    result = check(with_plugin, "--level", "run", env=gpus | standin)
     found = findings(result)
+    assert found[key]["severity"] == ("problem" if code is ExitCode.NO else "unknown")
+    assert shown in f"{unwrapped(result.err)} {found[key]}"
     assert "run.hang" not in found
-    assert "A rank lost the connection to another one" in found["run.failed"]["summary"]
-    assert result.code == ExitCode.UNDECIDED
+    assert result.code == code
 
 
 def test_without_a_gpu_run_is_missing_here_and_the_rest_is_checked(demo: Path) -> None:

@@ -11,8 +11,7 @@ import pytest
 from lumiimg.catalog.settings import read_settings
 from lumiimg.core.errors import ExitCode
 from lumiimg.image import FileKind, open_image
-from tests.engine.conftest import lumiimg
-from tests.shared.layer_builder import LAYER
+from tests.engine.conftest import lumiimg, write_layer
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
@@ -34,19 +33,11 @@ echo told >>/opt/told
 """
 
 
-def teller(folder: Path, post: str) -> Path:
-    (folder / "layers" / "teller").mkdir(parents=True)
-    (folder / "layers" / "teller" / "layer.toml").write_text(LAYER)
-    (folder / "layers" / "teller" / "post.sh").write_text(post)
-    return folder / "layers"
-
-
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
 @pytest.mark.threat
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
-    layers = teller(
-        tmp_path, f"# {uuid.uuid4()}\n{TELLER}"
-    )  # run each time: ways, and runs of this test, share what is stored
+    # run each time: ways, and runs of this test, share what is stored
+    layers = write_layer(tmp_path / "layers/teller", f"# {uuid.uuid4()}\n{TELLER}")
     image = tmp_path / "x.sif"
     (tmp_path / ".netrc").write_text("default login me password CanaryOfNetrc\n")
     (tmp_path / ".apptainer").mkdir()
@@ -75,7 +66,7 @@ def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str
 
 @pytest.mark.threat
 def test_a_build_that_fails_on_a_secret_does_not_repeat_it(tmp_path: Path) -> None:
-    layers = teller(tmp_path, 'echo "cannot reach $https_proxy" >&2\nexit 1\n')
+    layers = write_layer(tmp_path / "layers/teller", 'echo "cannot reach $https_proxy" >&2\nexit 1\n')
     words = ["--base", "debian-13", "--add", "teller", "--layers", str(layers)]
     result = lumiimg("build", *words, "-o", tmp_path / "x.sif", env=PROXY)
     assert result.code == ExitCode.NO

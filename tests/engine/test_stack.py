@@ -21,7 +21,7 @@ from lumiimg.catalog.folders import shipped_layers
 from lumiimg.core.errors import ExitCode
 from lumiimg.engine.workspace import scratch_folder
 from lumiimg.resolve.lock_file import LockFile, read_document
-from tests.engine.conftest import inside, lumiimg
+from tests.engine.conftest import inside, lumiimg, write_layer
 from tests.shared.registries import layer_of, push
 from tests.shared.world import World, serve
 
@@ -87,9 +87,7 @@ def torch_wheel(folder: Path) -> Path:
 
 def stack_layers(layers: Path) -> Path:
     """Write the layers of this stack: the shipped ones with the stand-in as one more release."""
-    (layers / "debian").mkdir(parents=True)
-    (layers / "debian/layer.toml").write_text(BASE)
-    (layers / "debian/post.sh").write_text("true\n")
+    write_layer(layers / "debian", toml=BASE)
     for name in ("pytorch", "transformers"):
         layer = layers / name
         shutil.copytree(shipped_layers() / name, layer)
@@ -164,12 +162,3 @@ def test_no_later_pip_can_swap_the_torch(engine: Engine, stack: Stack) -> None:
     done = subprocess.run([engine.path, "exec", stack.image, *pip], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"The user requested (constraint) torch=={TORCH}" in done.stdout + done.stderr
-
-
-def test_the_check_that_is_shipped_distinguishes_the_stand_in_from_rocm(engine: Engine, stack: Stack) -> None:
-    program = (shipped_layers() / "lib" / "check.py").read_text()
-    done = subprocess.run(
-        [engine.path, "exec", stack.image, VENV, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.strip().endswith(f"torch {TORCH} is not built for ROCm (CUDA: None)")

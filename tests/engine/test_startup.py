@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engine.conftest import built, lumiimg
+from tests.engine.conftest import built, lumiimg, write_layer
 from tests.shared.programs import needs
 
 if TYPE_CHECKING:
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 MODULES = 500
-LAYER = """\
-kind = "layer"
-summary = "A package of many modules"
-source = "the tests"
-date = 2026-11-22
-"""
 # in the layer, and on this machine
 MAKE = f"""\
 mkdir -p "$site/many"
@@ -39,11 +33,8 @@ python3 -m compileall -q "$site"
 @pytest.fixture(scope="module")
 def image(images: Path) -> Path:
     """debian-13, whose Python finds the package where PYTHONPATH says."""
-    layer = images / "startup-layers" / "many"
-    layer.mkdir(parents=True)
-    (layer / "layer.toml").write_text(LAYER)
-    (layer / "post.sh").write_text(f"site=/opt/site\n{MAKE}")
-    return built(images / "many.sif", "--layers", layer.parent, "--base", "debian-13", "--add", "many")
+    layers = write_layer(images / "startup-layers/many", f"site=/opt/site\n{MAKE}")
+    return built(images / "many.sif", "--layers", layers, "--base", "debian-13", "--add", "many")
 
 
 def measured(engine: Engine, place: Path, module: str) -> dict[str, Any]:

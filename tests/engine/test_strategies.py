@@ -21,7 +21,7 @@ import pytest
 from lumiimg.image import open_image
 from lumiimg.image.sif import squashfs_ranges
 from lumiimg.image.squashfs.format import SUPERBLOCK, Compressor, Superblock
-from tests.engine.conftest import PACKED_AS_OURS, built_by_engine, inside, lumiimg
+from tests.engine.conftest import built_by_engine, engine_builds, inside, lumiimg, write_layer
 from tests.shared.build_traces import leftovers, shown, strays
 from tests.shared.layer_builder import LAYER
 from tests.shared.programs import patient, tenth_of, wait_until
@@ -57,7 +57,7 @@ mv /opt/one/folder /opt/moved
 """,
     "three": "cat /opt/one/file >/opt/three; echo three >>/opt/one/file; (sleep 300 &) ; read -r answer || true\n",
 }
-TEST = {"two": 'test "$FROM_SCRIPT" = 1 && id lumi && test ! -e /etc/apt/sources.list.d\n'}
+TESTS = {"two": {"test_sh": 'test "$FROM_SCRIPT" = 1 && id lumi && test ! -e /etc/apt/sources.list.d\n'}}
 
 
 class Stack(NamedTuple):
@@ -76,12 +76,8 @@ class Stack(NamedTuple):
 def stack(small: Path, images: Path) -> Stack:
     folder = images / "strategies"
     for name, script in SCRIPTS.items():
-        layer = folder / "layers" / name
-        layer.mkdir(parents=True)
-        (layer / "layer.toml").write_text(f'{LAYER}[environment.set]\nV_{name.upper()} = "1"\n')
-        (layer / "post.sh").write_text(script)
-        if name in TEST:
-            (layer / "test.sh").write_text(TEST[name])
+        toml = f'{LAYER}[environment.set]\nV_{name.upper()} = "1"\n'
+        write_layer(folder / "layers" / name, script, toml, **TESTS.get(name, {}))
     return Stack(folder, small)
 
 
@@ -230,7 +226,7 @@ def test_what_changed_is_built_and_why_names_it(stack: Stack, built_by: dict[str
     assert (miss.code, "+echo other >/opt/three" in miss.out) == (1, True)
     assert lumiimg("build", "--why", "two", *changed, env=env).code == 0
     built = lumiimg("build", *changed, "-o", tmp_path / "x.sif", "--json", env=env)
-    assert built.data["reused_steps"] == 3
+    assert built.data["reused_steps"] == built.err.count("kept from an earlier build") == 3
     steps = [line for line in built.err.splitlines() if line.startswith("[")]
     assert [line.split(" ")[1] for line in steps if line.endswith(" s the last time)")] == ["04-three"]
 
@@ -268,7 +264,7 @@ def test_what_another_build_put_on_an_image_is_not_taken_for_how_it_was_built(
     built_by: dict[str, Path], engine: Engine, tmp_path: Path
 ) -> None:
     (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {built_by['overlay']}\n%post\ntrue\n")
-    subprocess.run([engine.path, "build", "--fakeroot", PACKED_AS_OURS, "x.sif", "x.def"], cwd=tmp_path, check=True)
+    engine_builds(engine, tmp_path / "x.def", tmp_path / "x.sif")
     refused = lumiimg("rebuild", tmp_path / "x.sif", "-o", tmp_path / "y.sif")
     assert (refused.code, "does not say how it was built" in refused.err) == (2, True)
 
@@ -285,10 +281,7 @@ def test_layers_in_another_order_compile_nothing_again(small: Path, tmp_path: Pa
     scripts = {"needed": "touch /etc/needed\n", "allows": "touch /etc/allowed\n", "compiles": COMPILES}
     layers = tmp_path / "layers"
     for name, script in scripts.items():
-        (layers / name).mkdir(parents=True)
-        requires = 'requires = ["needed"]\n' if name == "compiles" else ""
-        (layers / name / "layer.toml").write_text(f"{LAYER}{requires}")
-        (layers / name / "post.sh").write_text(script)
+        write_layer(layers / name, script, LAYER + 'requires = ["needed"]\n' * (name == "compiles"))
 
     def made(output: str, way: str, *names: str) -> tuple[int, bool]:
         words: list[str | Path] = ["--base", small, "--layers", layers, "-o", tmp_path / output, "--strategy", way]
@@ -308,11 +301,8 @@ def test_layers_in_another_order_compile_nothing_again(small: Path, tmp_path: Pa
 
 
 def one_layer(tmp_path: Path, base: Path, script: str) -> list[str | Path]:
-    layer = tmp_path / "layers" / "hostile"
-    layer.mkdir(parents=True, exist_ok=True)
-    (layer / "layer.toml").write_text(LAYER)
-    (layer / "post.sh").write_text(script)
-    return ["build", "--base", base, "--layers", layer.parent, "--add", "hostile", "-o", tmp_path / "x.sif"]
+    layers = write_layer(tmp_path / "layers/hostile", script)
+    return ["build", "--base", base, "--layers", layers, "--add", "hostile", "-o", tmp_path / "x.sif"]
 
 
 def test_a_script_that_prints_without_end_of_line_and_asks_is_built(small: Path, tmp_path: Path) -> None:
@@ -399,7 +389,7 @@ def test_a_link_that_a_script_leaves_leads_to_no_file_of_this_machine(way: str, 
 def test_a_base_whose_root_is_not_roots_fails_with_what_to_do(small: Path, engine: Engine, tmp_path: Path) -> None:
     base = tmp_path / "base.sif"
     (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {small}\n%post\nchown daemon /\n")
-    subprocess.run([engine.path, "build", "--fakeroot", PACKED_AS_OURS, base, "x.def"], cwd=tmp_path, check=True)
+    engine_builds(engine, tmp_path / "x.def", base)
     words = one_layer(tmp_path, base, "touch /opt/x\n")
     env = {"LUMIIMG_CACHE": str(tmp_path / "cache")}
     refused = lumiimg(*words, "--strategy", "sandbox", env=env)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lumiimg.core.errors import ExitCode
-from tests.engine.conftest import FOUR_NODES, Result, check, findings, lumiimg
+from tests.engine.conftest import FOUR_NODES, Result, check, findings, inside, lumiimg
 from tests.shared.programs import needs, patient
 
 if TYPE_CHECKING:
@@ -43,14 +43,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
 
 def test_it_has_what_was_asked_for_and_says_for_which_image(place: Path, demo: Path, engine: Engine) -> None:
     file = place / "env.sqsh"
-    words: list[str | Path] = ["--mount", f'type=bind,"source={file}",destination=/user-software,image-src=/', demo]
-    done = subprocess.run(
-        [engine.path, "exec", *words, "/user-software/bin/python", "-c", USE],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    version, path, prefix = done.stdout.split()
+    bound = ["--mount", f'type=bind,"source={file}",destination=/user-software,image-src=/']
+    version, path, prefix = inside(engine, demo, "/user-software/bin/python", "-c", USE, options=bound).split()
     assert (version, prefix) == ("0.8.1", "/user-software")
     assert path == "/user-software/lib/python3.13/site-packages/einops/__init__.py"
     record = json.loads(
@@ -100,8 +94,8 @@ def test_a_folder_is_made_and_checked_by_either_engine(
     assert result.code == ExitCode.GOOD, result.err
     # not with `--bind`: a comma would not get through
     bound = ["--mount", f'type=bind,"source={folder}",destination=/user-software']
-    argv: list[str | Path] = [engine.path, "exec", *bound, demo, "/user-software/bin/python", "-c", USE]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.startswith("0.8.1 /user-software/")
+    used = inside(engine, demo, "/user-software/bin/python", "-c", USE, options=bound)
+    assert used.startswith("0.8.1 /user-software/")
     assert check(demo, "--venv", str(folder), env=env).data["levels"]["probe"] == "done"
     if env:
         packed = check(demo, "--venv", str(place / "env.sqsh"), env=env)
