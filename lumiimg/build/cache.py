@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -335,12 +335,10 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
             yield CacheFault(key, "its content has changed")
         elif CacheKey(cache.key_of(entry)).digest != key:
             yield CacheFault(key, "does not match its name")
-    for layer in unpacked_layers(cache.root):
-        if not layer.is_intact:
-            yield CacheFault(layer.key, "the content of a layer of an OCI image has changed")
-    for image in fetched_images(cache.root):
-        if not image.is_intact:
-            yield CacheFault(image.key, "the content of an image has changed")
+    for other in _others(cache).values():
+        if not other.is_intact:
+            what = "a layer of an OCI image" if isinstance(other, UnpackedLayer) else "an image"
+            yield CacheFault(other.key, f"the content of {what} has changed")
 
 
 def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
@@ -348,9 +346,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
 
     What a newer lumiimg has stored stays. Raises FailedError at the end if something cannot be removed.
     """
-    unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
-    images = {image.key: image for image in fetched_images(cache.root)}
-    others: dict[str, UnpackedLayer | FetchedImage] = {**unpacked, **images}
+    others = _others(cache)
     old = {**{entry.key: entry for entry in cache.entries()}, **others}
     damaged = {*cache.names()}.difference(old, cache.newer())
     damaged |= {key for key, one in others.items() if not one.is_intact}
@@ -371,7 +367,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
     cache.sweep()
     if refused is not None:
         raise refused
-    return _removed(gone, unpacked, images)
+    return _removed(gone, others)
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
@@ -381,10 +377,7 @@ def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
     Raises BadInputError for a name that nothing has.
     """
     entries = {key: cache.read(key) for key in cache.names()}
-    unpacked = {layer.key: layer for layer in unpacked_layers(cache.root)}
-    images = {image.key: image for image in fetched_images(cache.root)}
-    others: dict[str, UnpackedLayer | FetchedImage] = {**unpacked, **images}
-    going = dict[str, int]()
+    others, going = _others(cache), dict[str, int]()
     for name in wanted:
         found = [key for key, entry in entries.items() if _is_called(name, key, entry)]
         found += [key for key in others if _is_called(name, key, None)]
@@ -398,14 +391,21 @@ def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
             others[key].remove()
         else:
             cache.remove(key)
-    return _removed(going, unpacked, images)
+    return _removed(going, others)
 
 
-def _removed(gone: Mapping[str, int], unpacked: Collection[str], images: Collection[str]) -> CacheRemoved:
-    """Return what has gone; `gone` has the bytes of each by its key, the others the keys of what is not a layer."""
-    layers = tuple(key for key in gone if key not in unpacked and key not in images)
-    of_images, whole = (tuple(key for key in gone if key in found) for found in (unpacked, images))
-    return CacheRemoved(layers, of_images, whole, sum(gone.values()))
+def _others(cache: LayerCache) -> dict[str, UnpackedLayer | FetchedImage]:
+    """Return what is not a layer, by its key."""
+    found: list[UnpackedLayer | FetchedImage] = [*unpacked_layers(cache.root), *fetched_images(cache.root)]
+    return {one.key: one for one in found}
+
+
+def _removed(gone: Mapping[str, int], others: Mapping[str, UnpackedLayer | FetchedImage]) -> CacheRemoved:
+    """Return what has gone; `gone` has the bytes of each by its key."""
+    layers = tuple(key for key in gone if key not in others)
+    unpacked = tuple(key for key in gone if isinstance(others.get(key), UnpackedLayer))
+    images = tuple(key for key in gone if isinstance(others.get(key), FetchedImage))
+    return CacheRemoved(layers, unpacked, images, sum(gone.values()))
 
 
 def _is_called(name: str, key: str, entry: CacheEntry | None) -> bool:

@@ -17,7 +17,6 @@ from lumiimg.core.text import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from io import BufferedReader
 
     from lumiimg.build.cache import CacheKey, LayerCache
     from lumiimg.build.layer_build import LayerBuild
@@ -61,35 +60,28 @@ def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Call
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
 
-def plain_files(folder: Path) -> Iterator[tuple[str, BufferedReader]]:
-    """Yield the plain files below a folder with their names, nothing that an overlay noted down.
+def pack_files(folder: Path, target: Path) -> int:
+    """Pack the plain files below a folder into one, always to the same bytes, and nothing that an overlay noted down.
 
     `folder` and the one above it were the script's to write into: it may have put links there, and no link is followed.
-    Raises OSError.
+    Return the number of files. Raises OSError.
     """
     above, own = folder.parts[-2:]
-    with safe_fs.folder(folder.parents[1], f"{above}/{own}") as top:
+    with tarfile.open(target, "w") as archive, safe_fs.folder(folder.parents[1], f"{above}/{own}") as top:
         for path, folders, names, at in os.fwalk(".", dir_fd=top, onerror=_raise):
             folders.sort()
             for name in sorted(names):
                 if name.startswith(".wh.") or not stat.S_ISREG(os.lstat(name, dir_fd=at).st_mode):
                     continue
                 with os.fdopen(safe_fs.open_file(at, name, os.O_RDONLY), "rb") as file:
-                    yield PurePosixPath(path, name).as_posix(), file
+                    member = tarfile.TarInfo(PurePosixPath(path, name).as_posix())
+                    member.size = os.fstat(file.fileno()).st_size
+                    archive.addfile(member, file)
+        return len(archive.getmembers())
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def pack_files(folder: Path, target: Path) -> int:
-    """Pack the files of a folder into one, always to the same bytes; return their number. Raises OSError."""
-    with tarfile.open(target, "w") as archive:
-        for name, file in plain_files(folder):
-            member = tarfile.TarInfo(name)
-            member.size = os.fstat(file.fileno()).st_size
-            archive.addfile(member, file)
-        return len(archive.getmembers())
 
 
 def unpack_files(source: Path, folder: Path) -> None:

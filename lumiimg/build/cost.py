@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lumiimg.build.cache import CacheEntry, LayerCache
-from lumiimg.build.keys import content_after, content_below, steps_of
+from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
+from lumiimg.build.keys import cached_prefix, content_below, steps_of
 from lumiimg.build.merge import can_merge
 from lumiimg.catalog.ledger import trials_of
 from lumiimg.core.errors import FailedError
@@ -248,16 +248,12 @@ def _cached_results(steps: Sequence[BuildStep], length: int, cache: LayerCache) 
 
     Steps of no machine are compared by all else that keys say.
     """
-    entries, found = list(cache.entries()), list[CacheEntry]()
-    content = content_below(steps[0].definition)
-    for step in steps:
-        wanted = step.key(content).parts
-        same = (one for one in entries if one.layers == step.definition.layers)
-        entry = next((one for one in same if wanted.items() <= cache.key_of(one).items()), None)
-        if entry is None:
-            break
-        found.append(entry)
-        content = content_after(content, entry)
+    known = [(entry, cache.key_of(entry).items()) for entry in cache.entries()]
+
+    def find(key: CacheKey) -> CacheEntry | None:
+        return next((entry for entry, parts in known if key.parts.items() <= parts), None)
+
+    found = cached_prefix(steps, find)
     first = len(steps) - length + 1  # where lumiimg makes the files of the base, these are a step of their own
     groups = [found[:first], *([one] for one in found[first:])] if len(found) >= first else []
     return [_result(group) for group in groups]

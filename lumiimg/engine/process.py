@@ -65,7 +65,6 @@ class Completed:
     """As the shell counts: 128 + N for signal N."""
     output: str
     """Standard output and standard error in the order in which they came (see `OUTPUT_LIMIT_BYTES`); no `ESCAPES`."""
-    seconds: float
     timed_out: bool = False
     truncated: bool = False
 
@@ -99,7 +98,6 @@ def run(
     Raises MissingHereError if the program cannot be started.
     """
     words = tuple(os.fspath(word) for word in argv)
-    start = time.monotonic()
     collector = _Collector(log, on_line)
     # Both are there before the child is: a signal that comes while it starts must not leave it behind.
     with _forward_signals() as forward_to, _watch() as watch_over:
@@ -125,8 +123,7 @@ def run(
             # of a step that is over. The child is not reaped yet, so that its number still names its group.
             _signal_group(child, signal.SIGKILL)
             code = child.wait()
-    exit_code, seconds = code if code >= 0 else 128 - code, time.monotonic() - start
-    return Completed(words, exit_code, collector.text(), seconds, timed_out, collector.truncated)
+    return Completed(words, code if code >= 0 else 128 - code, collector.text(), timed_out, collector.truncated)
 
 
 def which(name: str, path: str | None) -> str | None:

@@ -14,19 +14,21 @@ from lumiimg.build.cache import CacheEntry, CacheKey, LayerCache
 from lumiimg.build.keys import steps_of
 from lumiimg.build.progress import BuildStage, Progress
 from lumiimg.build.proot import Proot
+from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.workspace import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumiimg.definition.definition import Definition
-    from lumiimg.engine.engine import Engine
     from lumiimg.fetch.store import Store
     from lumiimg.resolve.lock import Lock
 
+APPTAINER = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
+
 
 def build_machine(
-    engine: Engine,
+    engine: Engine = APPTAINER,
     *,
     has_subids: bool = True,
     overlays: bool = True,

@@ -17,7 +17,6 @@ from lumiimg.catalog.catalogue import open_catalogue
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.definition.definition import Definition, Header, Sections
-from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.report.text import show
 from lumiimg.report.views.cache import why_document
 from tests.shared.build_machine import build_machine, stored
@@ -58,7 +57,9 @@ def test_damage_is_found_and_pruned(cache: LayerCache, capsys: Capture) -> None:
     assert "does not match its name" in capsys.readouterr().out
     cache.remove(other.key)
     bad.data.write_bytes(b"333")
+    (left := cache.root / f".{'0' * 64}.4711").mkdir()  # by a removal that was killed
     assert main(["cache", "prune"]) == ExitCode.GOOD
+    assert not left.exists()
     assert [entry.layers for entry in cache.entries()] == [("good",)]
     assert main(["cache", "verify"]) == ExitCode.GOOD
 
@@ -190,8 +191,7 @@ def test_why_shows_the_least_difference(cache: LayerCache, capsys: Capture) -> N
 def test_why_is_an_option_of_build_and_builds_nothing(
     cache: LayerCache, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    machine = build_machine(engine)
+    machine = build_machine()
     monkeypatch.setattr("lumiimg.cli.image_build.host_for_builds", lambda *_: machine)
     request = ["build", "--base", "debian-13", "--add", "netprobe", "--site", "generic"]
     assert main([*request, "--why", "netprobe"]) == ExitCode.NO
@@ -233,8 +233,7 @@ def test_why_is_asked_of_what_a_build_would_build(
 ) -> None:
     """By the same digests, wheels and sources, or with the same refusal."""
     del cache
-    engine = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
-    machine = build_machine(engine, path=os.environ["PATH"])
+    machine = build_machine(path=os.environ["PATH"])
     reached: list[object] = []
 
     def keys(definition: object, *_: object) -> NoReturn:

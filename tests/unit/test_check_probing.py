@@ -47,7 +47,7 @@ PRESENT = replace(ABSENT, plugin="/opt/aws-ofi-nccl/lib/librccl-net.so")
 
 def run(name: str, exit_code: int = 0, *, text: str | None = None, timed_out: bool = False) -> ProbeRun:
     output = (PROBES / f"{name}.txt").read_text() if text is None else text
-    return read_run(name, Completed(("x",), exit_code, output, 0.1, timed_out=timed_out))
+    return read_run(name, Completed(("x",), exit_code, output, timed_out=timed_out))
 
 
 HERE = ProbePrograms("/x", (), "here")

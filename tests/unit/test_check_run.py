@@ -87,7 +87,7 @@ def ran(
     logs = write_logs(folder, network, nodes=nodes, ranks=gpus * nodes, **how)  # type: ignore[arg-type]
     output = bandwidth_table(nodes, gpus * nodes, busbw) if output is None else output
     (logs / "output.log").write_text(output)
-    ended = Completed(("x",), exit_code, output, 1.0)
+    ended = Completed(("x",), exit_code, output)
     collective = dataclasses.replace(collective, version="2.22.3", inconclusive=inconclusive)
     return judge(logs, ended, collective, find_site("lumi", {}))
 
@@ -130,7 +130,7 @@ def test_ranks_that_left_no_log_are_missing_from_the_proof(tmp_path: Path) -> No
     for file in (tmp_path / LOGS).glob("nccl.nid000002.*"):
         file.unlink()
     collective = Collective(CollectiveProgram.OWN, ("x",), 8, 2, RCCL)
-    ended = Completed(("x",), 0, bandwidth_table(2, 16, 86.0), 1.0)
+    ended = Completed(("x",), 0, bandwidth_table(2, 16, 86.0))
     result = judge(tmp_path / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     network = by_id(result)["run.network"]
     assert network.severity is Severity.UNKNOWN
@@ -160,7 +160,7 @@ def test_a_run_has_what_a_job_on_the_site_sets_unless_it_is_set_here(tmp_path: P
 
     def launch(_: object, environment: Mapping[str, str], __: object) -> Completed:
         started.update(environment)
-        return Completed(("x",), 0, "", 1.0)
+        return Completed(("x",), 0, "")
 
     (shared := tmp_path / "shared").mkdir()
     static = StaticResult(FabricPath(rccl=RCCL))
@@ -245,7 +245,7 @@ def hangs(folder: Path, output: str, *, timed_out: bool, began: Sequence[str] = 
             f"{host}:1:1 [0] NCCL INFO Bootstrap : Using hsn0:10.1.1.1<0>\n"
         )
     (folder / LOGS / "output.log").write_text(output)
-    ended = Completed(("x",), 143 if timed_out else 16, output, 360.0, timed_out=timed_out)
+    ended = Completed(("x",), 143 if timed_out else 16, output, timed_out=timed_out)
     collective = Collective(CollectiveProgram.TORCH, ("x",), 8, 2, RCCL)
     result = judge(folder / LOGS, ended, dataclasses.replace(collective, version="2.22.3"), None)
     return by_id(result)["run.hang"]

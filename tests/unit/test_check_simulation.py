@@ -17,7 +17,7 @@ PROBES = Path(__file__).parents[1] / "fixtures" / "probes"
 
 
 def recorded(name: str) -> ProbeRun:
-    return read_run("rcclsim", Completed(("x",), 0, (PROBES / f"rcclsim-{name}.txt").read_text(), 0.1))
+    return read_run("rcclsim", Completed(("x",), 0, (PROBES / f"rcclsim-{name}.txt").read_text()))
 
 
 def found(name: str, *, probed: str | None = PLUGIN, inconclusive: str | None = NO_NIC) -> Finding:
@@ -65,6 +65,6 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
     # an end before the choice may be the stand-in's
     for text in ("", "@probe signal number=11 during=communicator\n", "Bootstrap : Using eth0\n"):
         (ended,) = judge_simulation(
-            read_run("rcclsim", Completed(("x",), 139, text, 0.1)), None, None, inconclusive=None
+            read_run("rcclsim", Completed(("x",), 139, text)), None, None, inconclusive=None
         ).found
         assert (ended.severity, "perhaps because of the stand-in" in ended.summary) == (OPEN, True), text

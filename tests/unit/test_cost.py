@@ -21,7 +21,6 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError
 from lumiimg.definition.writer import write_chain
 from lumiimg.engine import room
-from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.room import FreeSpace, Mount, quota_at, room_at
 from lumiimg.fetch.mirrors import Mirrors
 from lumiimg.fetch.registry import parse_reference
@@ -37,8 +36,6 @@ from tests.shared.build_machine import build_machine, stored
 if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
 
-ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset({"--mksquashfs-args"}))
-
 
 def locked(base: str, *add: str, site: str = "generic") -> Lock:
     request = Request(base=base, add=add, site=site)
@@ -48,7 +45,7 @@ def locked(base: str, *add: str, site: str = "generic") -> Lock:
 def fill(lock: Lock, cache: LayerCache, most: int = 9) -> None:
     """Put results of the steps of a build on some machine into a cache, the lowest first."""
     content = ""
-    for number, step in enumerate(steps_of(write_chain(lock), build_machine(ENGINE))[:most]):
+    for number, step in enumerate(steps_of(write_chain(lock), build_machine())[:most]):
         data = b"x" * (100 + number)
         entry = stored(cache, step.key(content), data, *step.definition.layers)
         content = content_after(content, entry)

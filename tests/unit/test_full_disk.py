@@ -21,7 +21,6 @@ from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode, FailedError, MissingHereError
 from lumiimg.core.files import temporary_folder
 from lumiimg.definition.definition import Definition, Header, Sections
-from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.engine.process import Completed
 from lumiimg.engine.workspace import MOVE_OUTPUT, own_folder, scratch_folder, written_by_rename
 from tests.shared import oci_builder
@@ -31,7 +30,6 @@ from tests.shared.programs import needs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 FULL = "No space left on device"
 QUOTA = "Disk quota exceeded"
 
@@ -106,7 +104,7 @@ def step(tmp_path: Path) -> Iterator[LayerBuild]:
     cache.mkdir()
     definition = Definition("01-a", ("a",), None, Sections(Header("localimage", "x")), ())
     with own_folder(cache, "work-") as folder, (tmp_path / "log").open("wb") as log:
-        yield LayerBuild(build_machine(ENGINE), {}, definition, folder, log, print)
+        yield LayerBuild(build_machine(), {}, definition, folder, log, print)
 
 
 def _free(monkeypatch: pytest.MonkeyPatch, full: Path | None) -> None:
@@ -122,7 +120,7 @@ def _failed(step: LayerBuild, *lines: str) -> str:
     for line in lines:
         step.on_line(line)
     with pytest.raises((FailedError, MissingHereError)) as raised:
-        step.check(Completed(("x",), 1, "\n".join(lines), 1.0))
+        step.check(Completed(("x",), 1, "\n".join(lines)))
     return str(raised.value)
 
 

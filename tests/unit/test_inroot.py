@@ -23,12 +23,10 @@ from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, mount_points
 from lumiimg.build.strategy import _open_to_owner, require_own_folder
 from lumiimg.core.errors import FailedError
 from lumiimg.definition.definition import BUILD_FOLDER, Definition, Header, Sections, StagedFile
-from lumiimg.engine.engine import Engine, EngineKind
 from lumiimg.image import open_image
 from tests.shared.build_machine import build_machine
 from tests.shared.programs import needs, squashed
 
-ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 SECTIONS = Sections(Header("localimage", "01-b.sif"), environment=(("A", "1"),), post="true\n")
 BASE = Definition("01-b", ("b",), None, replace(SECTIONS, header=Header("docker", "x"), labels=(("of", "base"),)), ())
 
@@ -64,7 +62,7 @@ def step(tmp_path: Path) -> LayerBuild:
     file = tmp_path / "k"
     file.write_text("content")
     definition = Definition("02-a", ("a",), "01-b", SECTIONS, (StagedFile("files/a/files/k", file),))
-    machine = build_machine(ENGINE)
+    machine = build_machine()
     made = LayerBuild(machine, {}, definition, tmp_path / "step", io.BytesIO(), print)
     (made.folder / "files/a/files").mkdir(parents=True)
     (made.folder / "files/a/files/k").write_text("content")

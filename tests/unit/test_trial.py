@@ -498,7 +498,7 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
 
 
 def ended(*, timed_out: bool = False, output: str = "") -> Completed:
-    return Completed(("x",), -15 if timed_out else 0, output, 1.0, timed_out=timed_out)
+    return Completed(("x",), -15 if timed_out else 0, output, timed_out=timed_out)
 
 
 def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

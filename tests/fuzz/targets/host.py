@@ -250,7 +250,7 @@ def _report(data: bytes) -> str:
 
     def job(script: Path, *_: object) -> Completed:
         (script.parent / nodes_check._REPORT).write_bytes(data)
-        return Completed(("sbatch",), 0, "1\n", 1.0)
+        return Completed(("sbatch",), 0, "1\n")
 
     folder = contextlib.nullcontext(written(b"", "job/x").parent)
     with (

@@ -86,7 +86,7 @@ def _venv(data: bytes) -> str:
     written(configuration, "venv/pyvenv.cfg")
     written(b"", "venv/bin/python")
     with suppress(FailedError):
-        _listed(Completed(("python",), 0, text_of(reported), 0.0))
+        _listed(Completed(("python",), 0, text_of(reported)))
     return " ".join(text for _, text in faults_of(open_venv(folder), folder, {"python": "3.12", "torch": "2.9.1"}))
 
 

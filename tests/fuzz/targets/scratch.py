@@ -64,7 +64,7 @@ def text_of(data: bytes) -> str:
 @contextlib.contextmanager
 def answering(module: ModuleType, output: bytes, exit_code: int = 0) -> Iterator[None]:
     """Have what `module` runs print this: a stand-in for the child process alone."""
-    completed = Completed(("program",), exit_code, text_of(output), 0.1)
+    completed = Completed(("program",), exit_code, text_of(output))
     with mock.patch.object(module, "run", return_value=completed):
         yield
 
