@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,17 +23,8 @@ if TYPE_CHECKING:
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "bandwidth"
 LOGS = sorted(FIXTURES.glob("*.out"))
-LABELS = [
-    b"0: ",
-    b"17: ",
-    b"[1,0]<stdout>:",
-    b"Mon Jan  5 10:11:12 2026[1,3]<stdout>:",
-    b"2026-01-05 10:11:12 ",
-    b"2026-01-05T10:11:12.123456+02:00 ",
-    b"(RayWorker pid=1) ",
-    b"\x1b[36m(RayWorker pid=1, ip=10.0.0.1)\x1b[0m ",
-    b"[default0]:",
-]
+KNOWN = tomllib.loads(FIXTURES.with_name("log-prefixes.toml").read_text())["known"]
+LABELS = [prefix.encode() for prefix in (*KNOWN, "0: ", "17: ", "[default0]:")]
 NCCL_LINES = [
     b"nid005101:40100:40222 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n",
     b"3: nid005101:40103:40225 [3] NCCL INFO comm 0x55d0 rank 3 nranks 8 cudaDev 3 busId c6000 - Init COMPLETE\n",
