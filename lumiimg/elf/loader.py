@@ -320,7 +320,7 @@ class Process:
     def _check(self, objects: list[LoadedObject], result: LoadResult) -> None:
         """Judge what is new in the process: versions, the CPU that it needs, and whether it is whole."""
         minor = self.loader.glibc_minor
-        check_versions(objects, self._names.named, minor, result, warns=not self._is_running)
+        check_versions(objects, self._names.named, minor, result)
         for loaded in objects:
             problem = isa_problem(loaded.facts, minor, self.config.isa)
             if problem and loaded.found_by is not FoundBy.INTERPRETER:

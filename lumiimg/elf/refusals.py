@@ -95,10 +95,8 @@ def check_versions(
     provider_of: Callable[[str], LoadedObject | None],
     glibc_minor: int | None,
     result: LoadResult,
-    *,
-    warns: bool,
 ) -> None:
-    """Add what the loader finds wrong with the versions of some objects, in its words; `warns`: with its warnings."""
+    """Add what the loader finds wrong with the versions of some objects, in its words."""
     definitions_of = cache(lambda provider: frozenset(provider.facts.version_definitions))
     for loaded in objects:
         for need in loaded.facts.version_needs:
@@ -121,8 +119,7 @@ def check_versions(
                 result.missing_versions.append(missing)
                 result.errors.append(str(missing))
                 continue
-            if warns:
-                result.warnings.append(f"{provider.path}: {words}")
+            result.warnings.append(f"{provider.path}: {words}")
         if _lacks_relr(loaded.facts, glibc_minor):
             result.errors.append(f"{loaded.path}: DT_RELR without {_RELR_VERSION} dependency")
 

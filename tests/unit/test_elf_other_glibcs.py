@@ -80,16 +80,18 @@ def test_relative_relocations_are_asked_for_by_who_asks_for_a_version_of_the_c_l
     c_library(tmp_path, minor)
     asked = ("GLIBC_2.14", "GLIBC_ABI_DT_RELR")
     libc = versioned(tmp_path / "parts/libc.so.6", defines=asked)
+    other = versioned(tmp_path / "opt/a/libother.so", defines=("V1",))
     source = "static int v = 7; int *p = &v;"
     needs = "int memcpy(void); int use(void) { return memcpy(); }"
     asks = "int s_GLIBC_ABI_DT_RELR(void); int ask(void) { return s_GLIBC_ABI_DT_RELR(); }"
-    for name, parts in (("lone", ""), ("silent", needs), ("asking", needs + asks)):
-        linked = [libc] if parts else []
-        so(tmp_path / f"opt/a/lib{name}.so", *linked, "-z", "pack-relative-relocs", source=source + parts)
-    exe(tmp_path / "prog", *(tmp_path / "opt/a").iterdir(), *runpath("/opt/a"))
+    of_other = "int s_V1(void); int use(void) { return s_V1(); }"
+    fine = {"lone": (libc, ""), "asking": (libc, needs + asks), "elsewhere": (other, of_other)}
+    for name, (linked, parts) in {"silent": (libc, needs), **fine}.items():
+        so(tmp_path / f"opt/a/lib{name}.so", linked, "-z", "pack-relative-relocs", source=source + parts)
+    exe(tmp_path / "prog", *(tmp_path / "opt/a").glob("*.so"), *runpath("/opt/a"))
     errors = started(tmp_path, minor).errors
     assert ("/opt/a/libsilent.so: DT_RELR without GLIBC_ABI_DT_RELR dependency" in errors) is ends
-    assert not any(name in error and "DT_RELR without" in error for error in errors for name in ("lone", "asking"))
+    assert not any(name in error and "DT_RELR without" in error for error in errors for name in fine)
 
 
 def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:
