@@ -329,6 +329,7 @@ def test_unpacked_layers_are_listed_verified_and_pruned(tmp_path: Path, cache: P
     assert _unpacked(cache) == [new, found]
     assert main(["cache", "prune", "--keep", "0"]) == ExitCode.GOOD
     assert _unpacked(cache) == [new]
+    assert capsys.readouterr().out.count("removed 0 layers and 1 unpacked layer") == 2
 
 
 # -- damaged and hostile
