@@ -214,7 +214,7 @@ def test_what_files_leave_open_of_a_process_is_answered_by_the_process(
     change(world)
     files = check(world.root, "--level", "static")
     assert files.code == ExitCode.UNDECIDED
-    assert "not followed: /" in files.data["levels"]["static"]
+    assert "not examined: /" in files.data["levels"]["static"]
     result = check(world.root, "--level", "probe", env=engine_of)
     found = findings(result)
     assert found["program.opens"]["severity"] == "ok", found
