@@ -55,6 +55,7 @@ _STAYS = (
     "no index needs a layer of your own"
 )
 _OF_ROCM = re.compile(r"(?:.*-)?rocm(?:-?[0-9].*|-.*)?")
+_WITHOUT_CUDA = "{} does the same without"
 _SHOWN = 8
 
 
@@ -140,7 +141,7 @@ def _not_for_image(name: str, asked: Request, there: Collection[str]) -> tuple[s
     """Return why what the index has under a name is not for this image, and what to do; None where it may be."""
     if is_of_cuda(name, of_index=True):
         other = instead_of(name)
-        return "is for NVIDIA's GPUs", f"{other} does the same without" if other else "leave the line out"
+        return "is for NVIDIA's GPUs", _WITHOUT_CUDA.format(other) if other else "leave the line out"
     if name in OF_TORCH and "torch" in there:
         return "the index has for CUDA, and the image has torch", "leave the line out"
     if name in asked.brought:
@@ -273,6 +274,8 @@ def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[s
             project = _project_of(line)
             between = (one for one in sorted(requirers[name]) if project in {one, *all_requirers(one, requirers)})
             by = next((line.name if one == project else one for one in between), None)
+            if by and (other := instead_of(by)):
+                hint = _WITHOUT_CUDA.format(other)
             required = f", for which {by} requires {name}" if by else ""
             raise RefusedError(f"{line.where} requires {line.text}{required}, which {why}", hint=hint)
 

@@ -231,6 +231,7 @@ def test_what_the_layers_below_chose_stays_and_all_lines_that_conflict_are_named
         "exact": {"1.0": ("torch==2.9.0",)},
         "other-python": {},
         "onnxruntime-gpu": {"1.0": ()},
+        "xgboost": {"1.0": ("nvidia-cublas-cu12",)},
     }
     for text, more, parts in (
         (
@@ -262,6 +263,7 @@ def test_what_the_layers_below_chose_stays_and_all_lines_that_conflict_are_named
             ("depends on triton==3.5.1+rocm", "so it stays: leave out line 1 of requirements.txt"),
         ),
         ("onnxruntime-gpu; sys_platform == 'linux'\n", (), ("is for NVIDIA's GPUs", "does the same without")),
+        ("xgboost\n", (), ("requires nvidia-cublas-cu12", "xgboost-cpu does the same without")),
         ("cudaful\n", (), ("requires cudaful, for which middle requires nvidia-cublas-cu12, which is for NVIDIA's",)),
         ("cudaful\nmuddle\n", (), ("requires muddle, for which muddle requires nvidia-cublas-cu12, which is for",)),
         (
