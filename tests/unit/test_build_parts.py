@@ -509,6 +509,7 @@ def test_what_a_later_run_compiles_is_cached_too_and_what_it_takes_out_is_gone(t
             seen.append({path.name: path.read_text() for path in kept.glob("*")})
             kept.mkdir(exist_ok=True)
             (kept / name).write_text(text)
+            (kept / ".wh.gone").touch()  # what an overlay notes down
 
         return script
 

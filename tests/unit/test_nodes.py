@@ -53,7 +53,20 @@ from lumiimg.report.document import Item
 from lumiimg.report.text import show
 from lumiimg.report.views.check import nodes_document
 from tests.shared import fabric_builder
-from tests.shared.node_answers import CONTEXT, FABRIC, FILES, OTHER_CXI, RUN, WELL, answer, found, levels, saved, summed
+from tests.shared.node_answers import (
+    CONTEXT,
+    CXI,
+    FABRIC,
+    FILES,
+    OTHER_CXI,
+    RUN,
+    WELL,
+    answer,
+    found,
+    levels,
+    saved,
+    summed,
+)
 
 if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
@@ -249,6 +262,10 @@ OTHERS = [
     (replace(WELL, gpu_driver=None), "amdgpu none instead of 6.3.60300"),
     (replace(WELL, kernel="6.4.1"), "kernel 6.4.1 instead of 6.4.0-150600.23.73_15.0.14-cray_shasta_c"),
     (replace(WELL, libraries=(FABRIC,)), "without libcxi.so.1"),
+    (
+        replace(WELL, libraries=(FABRIC, Library(CXI.name, "/opt/libcxi.so.1", CXI.build))),
+        f"libcxi.so.1 from /opt/libcxi.so.1 instead of {CXI.path}",
+    ),
     (replace(WELL, trouble="no working container engine here"), "not probed: no working container engine here"),
     (replace(WELL, findings=found("provider.cxi problem", "rccl.runs ok")), "provider.cxi is problem"),
     (replace(WELL, findings=found("rccl.runs ok")), "no provider.cxi"),
