@@ -90,10 +90,7 @@ def test_no_verb_waits_for_a_file_or_reads_it_without_end(name: str, tmp_path: P
     assert child.returncode == 0, f"{name}: {message[-1] if message else child.stderr}"
     assert [lines[0] for lines in message] == list(verbs)
     for verb, *lines, code in message:
-        if verb == "log" and name == "sparse":
-            assert code == f"code {ExitCode.UNDECIDED:d}", lines
-        else:
-            assert code == f"code {ExitCode.BAD_INPUT:d}", (name, verb, lines)
+        assert code == f"code {ExitCode.BAD_INPUT:d}", (name, verb, lines)
         assert len(lines) <= 1, (name, verb, lines)
 
 
