@@ -89,8 +89,9 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
             folder = base if _above(root, base, marks) else folder
         if is_new and root.is_file(folder):
             raise StartFailure(f"{program} does not start: home in {made_by.prefix}/pyvenv.cfg is a file")
-    prefix = home or _above(root, folder, marks) or build.prefix
     own = (f"{lib}/{library.replace('.', '')}.zip", f"{lib}/{library}", f"{lib}/{library}/lib-dynload")
+    by_zip = _above(root, folder, own[:1]) if is_new else None  # before os.py, however far up it is
+    prefix = home or by_zip or _above(root, folder, marks) or build.prefix
     variable = environment.get("PYTHONPATH", "").split(":")
     entries = (*(normpath(entry) for entry in variable if entry.startswith("/")), *(f"{prefix}/{each}" for each in own))
     unusual = [f"{dirname(path)}/{name}" for path in (executable, real) for name in _BESIDE_PROGRAM]
