@@ -95,7 +95,7 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
     variable = environment.get("PYTHONPATH", "").split(":")
     entries = (*(normpath(entry) for entry in variable if entry.startswith("/")), *(f"{prefix}/{each}" for each in own))
     unusual = [f"{dirname(path)}/{name}" for path in (executable, real) for name in _BESIDE_PROGRAM]
-    unusual += [f"{path}._pth" for path in (executable, real) if is_new]
+    unusual += [f"{path}._pth" for path in (executable, real, program) if is_new]
     there = [path for path in unusual if root.exists(path)]
     there += [of_extensions] if of_extensions not in {"", home} else []
     return PathConfig(prefix, venv, lib, library, entries, _takes_user(environment), tuple(dict.fromkeys(there)))
