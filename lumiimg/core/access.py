@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Hashable
+from contextlib import closing, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
+
+from lumiimg.core.errors import BadInputError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -37,6 +40,13 @@ class OpenFile(RandomAccess, Protocol):
         """Give back what the open file holds."""
 
 
+class FileSource(Protocol):
+    """What opens files by their paths, as a root file system does."""
+
+    def open(self, path: str) -> OpenFile:
+        """Open a regular file. Raises OSError, or BadInputError where bytes of an image make no sense."""
+
+
 class BytesInMemory:
     """Bytes that have been read already."""
 
@@ -57,6 +67,13 @@ def read_exactly(source: RandomAccess, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise EOFError("the file became shorter while it was read")
     return data
+
+
+def read_or_empty(files: FileSource, path: str, limit_bytes: int) -> bytes:
+    """Return a file's bytes; none of what cannot be read, or is larger."""
+    with suppress(OSError, BadInputError), closing(files.open(path)) as file:
+        return file.read_at(0, file.size) if file.size <= limit_bytes else b""
+    return b""
 
 
 def zstd() -> ModuleType:

@@ -23,7 +23,6 @@ from lumiimg.elf.glibc import (
     exported_at,
     facts_at,
     glibc_version,
-    read_or_empty,
     wanted_at,
 )
 from lumiimg.elf.ld_cache import CACHE_PATH
@@ -63,7 +62,6 @@ __all__ = [
     "is_glibc_part",
     "read_abi",
     "read_elf",
-    "read_or_empty",
     "reference_of",
     "undefined_in",
     "wanted_at",

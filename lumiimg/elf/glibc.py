@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
+from lumiimg.core.access import read_or_empty
 from lumiimg.core.errors import BadInputError
 from lumiimg.elf.facts import ElfAbi, ElfFacts, read_abi, read_elf
 from lumiimg.elf.ld_cache import CACHE_PATH, MAX_CACHE_BYTES, LoaderCache, parse_cache
@@ -290,11 +291,6 @@ def wanted_at(fs: FileSystem, path: str) -> frozenset[str]:
     """Return the names that the file at a path must find elsewhere; none where that cannot be read."""
     wanted = _read_elf_of(fs, path, undefined_symbols, frozenset[WantedSymbol]())
     return frozenset(symbol.name for symbol in wanted)
-
-
-def read_or_empty(fs: FileSystem, path: str, limit_bytes: int) -> bytes:
-    """Return a file's bytes; none of what cannot be read, or is larger."""
-    return _read_elf_of(fs, path, lambda file: _read_whole(file, limit_bytes), b"")
 
 
 def _read_elf_of(fs: FileSystem, path: str, read: Callable[[OpenFile], T], default: T) -> T:

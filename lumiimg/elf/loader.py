@@ -24,7 +24,8 @@ import re
 from copy import copy
 from typing import TYPE_CHECKING
 
-from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, read_or_empty, since
+from lumiimg.core.access import read_or_empty
+from lumiimg.elf.glibc import FileSystem, Loader, LoaderConfig, since
 from lumiimg.elf.objects import FoundBy, LoadedNames, LoadedObject, LoadResult, MissingLibrary, SymbolScopes
 from lumiimg.elf.refusals import (
     FIRST_MINOR_WITH_RELR,

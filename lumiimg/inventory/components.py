@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from lumiimg.catalog.needs import NOT_PYTHON, is_version
+from lumiimg.core.access import read_or_empty
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import exported_at, facts_at, glibc_version, read_or_empty, wanted_at
+from lumiimg.elf import exported_at, facts_at, glibc_version, wanted_at
 from lumiimg.fabric.path import (
     LIBCXI,
     LIBFABRIC,

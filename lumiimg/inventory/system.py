@@ -11,7 +11,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from lumiimg.elf import read_or_empty
+from lumiimg.core.access import read_or_empty
 from lumiimg.image import ImageError
 
 if TYPE_CHECKING:
