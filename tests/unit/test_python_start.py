@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -51,6 +51,28 @@ def test_a_python_starts_and_imports_as_a_real_one_does_for_nobody(interpreter: 
             tree.remove()
         assert opened <= len(seeds) // 10
     os.umask(umask)
+
+
+@pytest.mark.parametrize("interpreter", PYTHONS)
+def test_the_zip_of_a_standard_library_gives_the_prefix_however_far_up_it_is(interpreter: str) -> None:
+    needs("ldd")
+    umask, changed = os.umask(0o022), set()
+    with tempfile.TemporaryDirectory(prefix="lumiimg-pythons-") as folder:
+        maker = Maker(kit_of(interpreter, Path(folder, "kit")), Path(folder))
+        for tree in map(maker.tree, range(6)):
+            usual = start_in(tree)
+            if isinstance(usual, str) or not (zips := [path for path in usual.path if path.endswith(".zip")]):
+                continue
+            for above in list(PurePosixPath(tree.program).parents)[1:-1]:
+                file = Path(f"{tree.root}{above}/lib") / PurePosixPath(zips[-1]).name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+                happened, (found, question) = start_in(tree), modelled(tree)
+                assert (None if isinstance(happened, str) else happened) == found or question, (tree, above, happened)
+                changed.add(happened == usual)
+                file.unlink()
+    os.umask(umask)
+    assert changed == {True, False}
 
 
 VALUES = {
