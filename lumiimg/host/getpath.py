@@ -85,6 +85,8 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
         if build.prefers_base:
             names = (basename(executable), "python3", f"python3.{build.version[1]}")
             bases = (real,) if real != executable else (f"{folder}/{name}" for name in names)
+            if environment.get("PYTHONEXECUTABLE"):  # then it is the program itself, before links are followed
+                bases = (program,)
             base = dirname(next(filter(root.is_file, bases), ""))
             folder = base if _above(root, base, marks) else folder
         if is_new and root.is_file(folder):

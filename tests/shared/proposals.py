@@ -26,6 +26,8 @@ _WORDS = re.compile(
 )
 """Stand for a name that only the user knows."""
 _PLACES = re.compile(rf"\{{(?:{'|'.join(STAND_INS)})\}}|…|<version>|/VERSION|FOLDER|/path/|project_\\d")
+_ARGUMENT = re.compile(r"--arg (?:'[^']*'|\S+)")
+"""Holds what the user wrote."""
 _WRITTEN = re.compile(r"(?<= -o )[^\s'\"]+")
 _FIRST = re.compile(r"^source <\((.*)\)$")
 
@@ -33,7 +35,7 @@ _FIRST = re.compile(r"^source <\((.*)\)$")
 @cache
 def fault(command: str) -> str | None:
     """Return why a command cannot be typed as it stands; None where it can."""
-    if place := _WORDS.search(command) or _PLACES.search(command):
+    if place := _WORDS.search(said := _ARGUMENT.sub("", command)) or _PLACES.search(said):
         return f"{place[0]} is no name"
     for part in _FIRST.sub(r"\1", command).split(" && "):
         try:

@@ -109,10 +109,13 @@ def modelled(tree: Tree) -> tuple[Happened | None, str | None]:
         if process.failure is not None:
             return None, question
         specs = [_spec(process, name) for name in NAMES]
-    marks = (re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in process.effects)
-    ran = [(ast.literal_eval(mark[1]), int(mark[2])) for mark in marks if mark]
+    marks = {code: re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in process.effects}
+    ran = [(ast.literal_eval(mark[1]), int(mark[2])) for mark in marks.values() if mark]
     unsure = {code.path for code, effects in process.effects.items() if effects.may_fail}
-    question = question or next((f"{path} may end before" for path, _ in ran if path in unsure), None)
+    # a mark names its file as it was written, through links perhaps
+    question = question or next(
+        (f"{code.path} may end before" for code in marks if marks[code] and code.path in unsure), None
+    )
     return Happened([*process.path], specs, [*dict.fromkeys(ran)]), question
 
 
