@@ -1,6 +1,6 @@
-"""The files of an image without an engine: one read-only root over a SIF, a squashfs, layers of OCI or a folder.
+"""The files of an image, without an engine: one read-only root over a SIF, a squashfs, OCI layers or a folder.
 
-`sif` reads and writes what stands around a file system in a SIF, `squashfs.format` has the records of a squashfs.
+`sif` reads and writes the SIF structures around a file system, `squashfs.format` defines the records of a squashfs.
 """
 
 from lumiimg.image.host_files import FolderNode, FolderTree

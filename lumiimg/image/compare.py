@@ -1,7 +1,7 @@
-"""In which files two images differ.
+"""Compare two images file by file.
 
-Of extended attributes those are compared that a program in a container can see: file capabilities, and what users set.
-Others are of the machine that made the image, or show to root alone (labels of SELinux, marks of overlays; xattr(7)).
+Compared are the extended attributes that a program in a container can see: file capabilities and user attributes.
+Others come from the machine that built the image or are visible only to root (SELinux labels, overlay marks; xattr(7)).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _COMPARED_XATTR = re.compile(rb"security\.capability|user\.(?!overlay\.|fuseover
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """One path that is not the same in both."""
+    """One path that differs between the two images."""
 
     path: str
-    """In the images."""
+    """Path in the images."""
     what: str
-    """`only in the first`, `only in the second`, `kind`, `link`, `mode`, `owner`, `device`, `content`, `hard links`,
-    `extended attributes`, `time`.
+    """The first difference: `only in the first`, `only in the second`, `kind`, `link`, `mode`, `owner`, `device`,
+    `content`, `hard links`, `extended attributes`, `time`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ImageDiff:
-    """In which files two images differ."""
+    """The files in which two images differ."""
 
     files: tuple[FileDifference, ...]
-    """By path; empty where there is no difference."""
+    """Differences, sorted by path; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,19 @@ class _Side:
 
     root: RootFileSystem
     stats: Mapping[str, FileStat]
-    """Of every path."""
+    """Attributes of every path."""
     linked: Mapping[str, tuple[str, ...]]
-    """All names of an inode, by each of them, where it has several; directories have one."""
+    """For each path of an inode with several names, all of its names; directories have only one."""
 
 
 def compare(
     first: RootFileSystem, second: RootFileSystem, compared: Callable[[int, int | None], None] = lambda *_: None
 ) -> ImageDiff:
-    """Return the paths in which two file systems differ, each with what differs first.
+    """Return the paths in which two file systems differ, each with its first difference.
 
-    `compared` is called with the number of paths that were compared, and that of all.
+    `compared` is called with the number of paths compared and the total number.
 
-    Raises OSError where a folder of this machine, or a file in it, may not be read.
+    Raises OSError if a folder of this machine, or a file in it, may not be read.
     """
     one, other = _side(first), _side(second)
     paths, found = sorted({*one.stats, *other.stats}), []
@@ -76,7 +76,7 @@ def _side(root: RootFileSystem) -> _Side:
     names: dict[Hashable, list[str]] = {}
     for path, seen in sorted(stats.items()):
         if seen.kind is FileKind.DIRECTORY:
-            root.list_dir(path)  # a walk passes over what may not be read
+            root.list_dir(path)  # raises OSError; a walk skips unreadable directories
         elif seen.links > 1:
             names.setdefault(seen.identity, []).append(path)
     groups = (tuple(group) for group in names.values() if len(group) > 1)
@@ -84,7 +84,7 @@ def _side(root: RootFileSystem) -> _Side:
 
 
 def _differing(path: str, one: _Side, other: _Side) -> Iterator[str]:
-    """Yield what differs; what follows the first is not of use to anybody."""
+    """Yield the differences, of which only the first is used."""
     before, after = one.stats.get(path), other.stats.get(path)
     if before is None or after is None:
         yield "only in the second" if before is None else "only in the first"

@@ -1,4 +1,4 @@
-"""What an image says of itself: architecture, labels, environment."""
+"""The metadata of an image: architecture, labels, environment."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _MAX_TEXT_BYTES = 1 << 20
 _MAX_SCRIPTS = 1000
 _OF_APPS = frozenset(("94-appsbase.sh", "95-apps.sh"))
 _OF_THE_RUN = frozenset(("99-base.sh", "99-runtimevars.sh"))
-"""As the engine writes them, they set what it does itself: `container_view` has that."""
+"""Scripts that, as engines write them, set what the engine sets itself: `container_view` models that."""
 _SCIF = re.compile(r"^(?:SCIF_APP[\w.-]+=[\w./-]*|export(?: SCIF_APP[\w.-]+)+)$", re.MULTILINE)
-"""Where apps are: names with a dash in them, which a shell complains about and passes over."""
+"""Assignments of app locations: app names may contain a dash, which a shell complains about and skips."""
 _LIBRARIES = "/.singularity.d/libs"
 _CUSTOM = "90-environment.sh"
 _FROM_DOCKER = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
 
 
 class SingularityDescription:
-    """What Singularity and Apptainer write: into a SIF, and under `/.singularity.d` in any root file system."""
+    """Metadata that Singularity and Apptainer write into a SIF, and under `/.singularity.d` in any root file system."""
 
     def __init__(
         self, root: RootFileSystem, architecture: str | None = None, metadata: bytes = b"", warnings: Sequence[str] = ()
     ) -> None:
-        """`metadata` is that of a SIF, `warnings` what is unsure about its partitions."""
+        """Take a root; `metadata` is that of a SIF, `warnings` are the uncertainties about its partitions."""
         self.architecture = architecture
-        """As Go calls it (`amd64`); None where the image names none."""
+        """Architecture by its Go name (`amd64`); None if the image does not name one."""
         self._root = root
         self._metadata = metadata
         self._warnings = warnings
         self._unread: dict[str, str] = {}
-        """Path → why it is not read."""
+        """Reason by path for what was not read."""
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Its labels; empty without any."""
+        """Labels of the image; empty if it has none."""
         labels = _parsed(self._metadata.rstrip(b"\0").decode("utf-8", "surrogateescape"))
         for key in ("data", "attributes", "labels"):
             labels = labels.get(key) if isinstance(labels, dict) else None
@@ -59,7 +59,7 @@ class SingularityDescription:
 
     @cached_property
     def _shell(self) -> Shell:
-        """What a shell has after the environment scripts."""
+        """State of the shell after the environment scripts."""
         shell = Shell(self._root)
         for path, text in self._scripts():
             name = path.rpartition("/")[2]
@@ -77,7 +77,7 @@ class SingularityDescription:
 
     @property
     def doubts(self) -> dict[str, str]:
-        """The variables of which only a shell knows the value, each with the statement that makes it so."""
+        """Variables whose value only a shell can know, each with the statement that causes the doubt."""
         return self._shell.doubts
 
     @property
@@ -85,7 +85,7 @@ class SingularityDescription:
         return self._shell.lost
 
     def _scripts(self) -> Iterator[tuple[str, str]]:
-        """Yield (path, text) of the scripts that engines source, in their order: those that users may read."""
+        """Yield (path, text) of the scripts that engines source and users may read, in their order."""
         names, users = list[str](), self._root.for_users()
         with suppress(OSError):
             names += (entry.name for entry in users.list_dir(_ENVIRONMENT_FOLDER))
@@ -99,11 +99,11 @@ class SingularityDescription:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of the image is not seen."""
+        """Warnings about the parts of the image that were not read."""
         found = [*self._warnings]
         if self.lost:
             found.append(f"{self.lost}: the variables that the script sets are not known")
-        _ = self.labels  # if they are too long, that is in `_unread` then
+        _ = self.labels  # reading them adds to `_unread` if they are too long
         return (*found, *(f"{path}: {reason}" for path, reason in self._unread.items()))
 
     def _text(self, path: str, root: RootFileSystem) -> str | None:
@@ -117,7 +117,7 @@ class SingularityDescription:
 
 
 def _is_of_engine(text: str, path: str) -> bool:
-    """Whether a script does what that of an engine does, and no more."""
+    """Return whether a script does only what the engine's own script does."""
     shell = Shell()
     shell.set_default_path()
     before = {"PATH": DEFAULT_PATH}
@@ -127,7 +127,7 @@ def _is_of_engine(text: str, path: str) -> bool:
 
 
 def _parsed(text: str) -> object:
-    """Return what JSON holds; None for anything else: metadata is no reason not to read an image."""
+    """Return the parsed JSON; None for anything else: damaged metadata must not prevent reading an image."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

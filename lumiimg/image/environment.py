@@ -1,13 +1,13 @@
-"""What the environment scripts of an image export, read as text: nothing of an image is ever run.
+"""The variables that an image's environment scripts export, read as text: nothing in an image is ever run.
 
-Followed is what scripts that set variables write as a rule: assignments, `export`, `unset`, quotes, `$K`,
-`${K:-word}`, tests of strings and of files that the image has, `if`, `&&`, `||` over these, `. file` of the image, and
-the `activate` of a virtual environment. Any other statement leaves the variables in doubt that it may set. One that may
-do anything, or end the script (a function, `eval`, `return`), leaves all in doubt, from there on.
+The model follows what scripts that set variables usually contain: assignments, `export`, `unset`, quotes, `$K`,
+`${K:-word}`, tests of strings and of files in the image, `if`, `&&` and `||` over these, `. file` of the image, and
+the `activate` of a virtual environment. Any other statement leaves the variables that it may set in doubt. A statement
+that may do anything or end the script (a function, `eval`, `return`) leaves all variables in doubt from there on.
 
 Engines unset the user's variables before they source the scripts (apptainer 1.5.3
-`internal/pkg/util/fs/files/action_script.sh`): what the image does not set is unset, but for what the engine and the
-shell set themselves.
+`internal/pkg/util/fs/files/action_script.sh`): a variable that the image does not set is unset, unless the engine or
+the shell sets it.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ if TYPE_CHECKING:
 _COMMAND_WORK = 50
 _SHOWN_CHARACTERS = 80
 _BLANKS = re.compile(r"(?:[ \t]|\\\n|#.*|[12]?(?:>>?[ \t]*/dev/null|>&[12])(?![^ \t\n;&|)]))*+")
-"""What means nothing between words: a comment, a redirection that succeeds. Apptainer 1.4.5 crashes at some others."""
+"""Text without effect between words: comments, redirections that succeed. Apptainer 1.4.5 crashes on some others."""
 _OPERATOR = re.compile(r"&&|&>|\|\||;;&|;;|;&|[;&|()<>\n]")
 _BARE = re.compile(r"[^ \t\n;&|<>()]*+")
 _ASSIGNS = re.compile(rf"({NAME.pattern})(\+?=|\[)")
 _QUOTED = re.compile(rf"[\"']({NAME.pattern})(=)(?!~)[^\\]*")
-"""What `export` takes for an assignment, too; Apptainer 1.4.5 reads `~` and backslashes in it once more."""
+"""Quoted words that `export` also treats as assignments; Apptainer 1.4.5 expands `~` and backslashes in them again."""
 _PROGRAM = re.compile(r"[A-Za-z0-9_./:+@\[-]+")
 _COMPOUND = frozenset({"{", "(", "if", "while", "until", "for", "case"})
 _CLOSING = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
 _NOT_READ = frozenset({"!", "select", "time", "coproc", "function"})
 _SPECIAL = frozenset({"export", "unset", ":", "break", "continue", "times"})
-"""Commands before which assignments stay in some shells, and that no function hides in some."""
+"""Commands before which assignments persist in some shells, and that a function cannot override in some."""
 _ARITHMETIC = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
-"""Operators of `[[ … ]]` whose operands may assign."""
+"""Operators of `[[ … ]]` whose operands may contain assignments."""
 _ACTIVATE = frozenset[str](package_toml(__package__, "shell.toml")["activation"]["digests"])
-"""The script that activates a virtual environment, as CPython writes it (Lib/venv/__init__.py, replace_variables).
+"""Digests of the venv activate scripts that CPython writes (Lib/venv/__init__.py, replace_variables).
 
-Apptainer 1.4.5 cannot read those of uv and of older releases of virtualenv, and bash can.
+Unlike bash, Apptainer 1.4.5 cannot read those of uv and of older releases of virtualenv.
 """
 _VENV = re.compile(r"""(?m)^[ \t]*(?:export )?VIRTUAL_ENV=(["']?)(/[\w./@+-]*)\1$""")
 _COMMENT = re.compile(r"(?m)^[ \t]*(?:#.*)?\n|[ \t]+$")
 _PROMPT = re.compile(r"""(?m)^([ \t]*(?:PS1|VIRTUAL_ENV_PROMPT)=)(?:["'(\w. @+-]|\)(?=[ "])|\$\{PS1:-\})*$""")
-"""What only the prompt is made of."""
+"""Lines that affect only the prompt."""
 _BIN = re.compile(r'\$VIRTUAL_ENV/"?bin"?:\$PATH')
 
 
 def source(text: str, where: str, shell: Shell, nesting: int = 0) -> None:
-    """Read a script, and note in the shell what it sets; `nesting` is how deep what sources it is inside of others."""
+    """Read a script and record in the shell what it sets; `nesting` is the depth of the statement that sources it."""
     script = _Script(text, where, shell, nesting)
-    if "\0" in text or "\r" in text:  # which one shell takes out and another leaves in
+    if "\0" in text or "\r" in text:  # some shells drop these characters, others do not
         script.lose_rest()
         return
     try:
@@ -76,11 +76,11 @@ def source(text: str, where: str, shell: Shell, nesting: int = 0) -> None:
 
 
 class _Script(WordReader):
-    """One script, read and followed.
+    """One script, parsed and followed.
 
-    `runs` says whether what is read is run: None where only a shell knows, and then however often (`runs and None` is
-    that of a part which may be run where the whole is). What a method returns is whether that succeeds: None where
-    only a shell knows.
+    `runs` is whether the parsed text is run: None if only a shell can know, and then any number of times (`runs and
+    None` marks a part that may run if the whole does). Methods return whether the command succeeds: None if only a
+    shell can know.
     """
 
     def __init__(self, text: str, where: str, shell: Shell, nesting: int) -> None:
@@ -88,18 +88,18 @@ class _Script(WordReader):
         self._where = where
         self._loops = 0
         self._start = 0
-        """Of the command that is followed."""
+        """Position of the command being followed."""
         self._ended = ""
-        """What the list ended with that was read last."""
+        """Word that ended the last list."""
 
     def lose_rest(self) -> None:
-        """Be sure of nothing more, from the line on that cannot be read."""
+        """Put everything in doubt from the line that cannot be parsed."""
         self._start = max(self._start, self.text.rfind("\n", 0, self.at) + 1)
         self.at = len(self.text)
         self._lose()
 
     def _lose(self) -> None:
-        """Be sure of nothing more: neither of what is set, nor of what will be."""
+        """Put all variables in doubt: those already set and those set later."""
         self.shell.lost = self.shell.lost or self._statement()
 
     def _statement(self) -> str:
@@ -113,7 +113,7 @@ class _Script(WordReader):
                 self._lose()
 
     def _doubt_expansions(self, words: Sequence[ShellWord], *names: str) -> None:
-        """Leave in doubt what `${K:=word}` sets, or a loop; in Apptainer 1.4.5 it is exported no more then."""
+        """Leave in doubt what `${K:=word}` or a loop sets; Apptainer 1.4.5 then no longer exports it."""
         for name in (*names, *(name for word in words for name in word.sets)):
             self._doubt(name)
             variable = self.shell.variable(name)
@@ -122,14 +122,14 @@ class _Script(WordReader):
     # -- what comes next --
 
     def _peek(self) -> str:
-        """Return the operator that comes next, or the word up to a blank; nothing at the end."""
+        """Return the next operator, or the next word up to a blank; an empty string at the end."""
         if blanks := _BLANKS.match(self.text, self.at):
             self.at = blanks.end()
         found = _OPERATOR.match(self.text, self.at) or _BARE.match(self.text, self.at)
         return found[0] if found else ""
 
     def _skip(self, *words: str) -> str:
-        """Pass over one of these, if it is next, and return it."""
+        """If one of these words is next, skip it and return it."""
         found = self._peek()
         if found not in words:
             return ""
@@ -150,14 +150,14 @@ class _Script(WordReader):
         words = []
         while self._peek() and not _OPERATOR.match(self.text, self.at):
             words.append(self.word())
-        if words and self.text[self.at - 1] == "\\":  # of a comment: Apptainer 1.4.5 reads the next line as its command
+        if words and self.text[self.at - 1] == "\\":  # in a comment: Apptainer 1.4.5 takes the next line as a command
             raise ShellError
         return words
 
     # -- the grammar --
 
     def _list(self, runs: bool | None, *ends: str) -> bool | None:
-        """Follow commands up to a word, and pass over it."""
+        """Follow commands up to one of the closing words, and skip it."""
         status: bool | None = None
         is_empty = ";;" not in ends
         while (following := self.next_of_list()) not in ends or is_empty:
@@ -168,7 +168,7 @@ class _Script(WordReader):
         return status
 
     def item(self, *, runs: bool | None) -> bool | None:
-        """Follow commands joined by `&&` and `||`, and pass over what ends them."""
+        """Follow commands joined by `&&` and `||`, and skip the terminator."""
         status, is_one = self._pipeline(runs=runs), True
         while operator := self._skip("&&", "||"):
             self.next_of_list()
@@ -180,7 +180,7 @@ class _Script(WordReader):
             else:
                 self._pipeline(runs=False)
         if self._skip("&"):
-            if runs and not is_one:  # in a shell of its own, after all
+            if runs and not is_one:  # it was followed as if in this shell, but runs in a subshell
                 self._lose()
         elif not self._skip(";", "\n") and self._peek() not in {"", ")", ";;", ";&", ";;&", *_CLOSING}:
             raise ShellError
@@ -205,7 +205,7 @@ class _Script(WordReader):
             self.at += len(following)
             status = self._compound(following, runs)
             if runs and following in {"{", "if"} and self._peek() in {"|", "&"}:
-                self._lose()  # in a shell of its own, after all
+                self._lose()  # it was followed as if in this shell, but runs in a subshell
         else:
             status = self._simple(runs)
         self.nesting -= 1
@@ -229,7 +229,7 @@ class _Script(WordReader):
         return None
 
     def _if(self, runs: bool | None) -> None:
-        """Follow the branch that is taken; `runs` is of what is left of them."""
+        """Follow the branch taken; `runs` applies to the remaining branches."""
         self._ended = "elif"
         while self._ended == "elif":
             holds = self._list(runs, "then")
@@ -240,7 +240,7 @@ class _Script(WordReader):
             self._list(runs, "fi")
 
     def _case(self, perhaps: bool | None) -> None:
-        """Follow what is done for each pattern."""
+        """Follow the commands of each pattern."""
         self._peek()
         words = [self.word()]
         self.next_of_list()
@@ -283,7 +283,7 @@ class _Script(WordReader):
     def _simple(self, runs: bool | None) -> bool | None:
         start = self.at
         words = self._words()
-        if words and words[0].text == "[[":  # which has operators of its own
+        if words and words[0].text == "[[":  # it has its own operators
             while words[-1].text != "]]" and self._skip("&&", "||"):
                 words += self._words()
             if words[-1].text != "]]" or not _ARITHMETIC.isdisjoint(word.text for word in words):
@@ -292,7 +292,7 @@ class _Script(WordReader):
         if following == "(" and len(words) == 1 and _PROGRAM.fullmatch(words[0].text):
             self._function(words[0].text)
             return True
-        if not words or following in {"(", "<", ">", "&>"}:  # the last is one operator in some shells, two in others
+        if not words or following in {"(", "<", ">", "&>"}:  # `&>` is one operator in some shells, two in others
             raise ShellError
         if runs is False or following == "&":
             return None
@@ -300,7 +300,7 @@ class _Script(WordReader):
         return self._followed(words, None if following == "|" else runs)
 
     def _followed(self, words: Sequence[ShellWord], runs: bool | None) -> bool | None:
-        """Follow a command; one that may do anything loses all."""
+        """Follow a command; one that may do anything puts all variables in doubt."""
         before = next((number for number, word in enumerate(words) if not _ASSIGNS.match(word.text)), len(words))
         assigned, name, arguments = words[:before], words[before].text if words[before:] else "", words[before + 1 :]
         is_call = name in self.shell.functions
@@ -330,14 +330,14 @@ class _Script(WordReader):
         return None
 
     def _sourced(self, arguments: Sequence[ShellWord]) -> str:
-        """Return the text of a script of the image; nothing where it is not known which that is."""
+        """Return the text of a sourced script of the image; an empty string if its path is not known."""
         match arguments:
             case [script] if script.is_known and script.is_sure and not script.sets:
                 return self.shell.text(script.value)
         return ""
 
     def _activate(self, folder: str, runs: bool | None) -> None:
-        """Do what the `activate` of a virtual environment does; a second one takes back what the first did."""
+        """Apply the `activate` of a virtual environment; a second one undoes the first."""
         self._doubt("VIRTUAL_ENV_PROMPT")
         self.shell.variable("VIRTUAL_ENV_PROMPT").exported = None
         path, before = self.shell.variable("PATH"), self.shell.variable("_OLD_VIRTUAL_PATH")
@@ -356,7 +356,7 @@ class _Script(WordReader):
         self.shell.functions.add("deactivate")
 
     def _assignments(self, words: Sequence[ShellWord], runs: bool | None, *, exports: bool) -> bool | None:
-        """Assign, or export; whether a later word sees what an earlier one sets differs between shells."""
+        """Assign or export; shells differ in whether a later word sees what an earlier word sets."""
         seen = set[str]()
         for word in words:
             found = _ASSIGNS.match(word.text)
@@ -387,7 +387,7 @@ class _Script(WordReader):
         return True if exports or all(word.is_known for word in words) else None
 
     def _unset(self, words: Sequence[ShellWord], runs: bool | None) -> None:
-        """Take variables away; options, and what stays, lose all."""
+        """Unset variables; options and readonly variables put everything in doubt."""
         for name in (word.text for word in words):
             variable = self.shell.variable(name)
             if name in READONLY or not NAME.fullmatch(name):
@@ -400,7 +400,7 @@ class _Script(WordReader):
 
 
 def _judged(words: Sequence[ShellWord], shell: Shell) -> bool | None:
-    """Judge a test by the number of its arguments (POSIX `test`); None where files of the host decide, or numbers."""
+    """Evaluate a test by its number of arguments (POSIX `test`); None if it depends on host files or on numbers."""
     if not all(word.is_known and word.is_sure and not word.is_open and not word.sets for word in words):
         return None
     match [word.value for word in words]:
@@ -423,7 +423,7 @@ def _judged(words: Sequence[ShellWord], shell: Shell) -> bool | None:
 
 
 def _activated(text: str) -> str | None:
-    """Return the folder of the environment that a script activates; None for any other script."""
+    """Return the folder of the virtual environment that a script activates; None for any other script."""
     folders = {found[2] for found in _VENV.finditer(text)}
     if len(folders) != 1:
         return None
@@ -432,7 +432,7 @@ def _activated(text: str) -> str | None:
 
 
 def _shape_digest(text: str) -> str:
-    """Return the digest of a script without comments, its prompt, and where it is."""
+    """Return the digest of a script without its comments, prompt and location."""
     cut = _COMMENT.sub("", text.replace("\r", "\0"))
     cut = _BIN.sub("$VIRTUAL_ENV/bin:$PATH", _PROMPT.sub(r"\1", cut))
     for _, folder in set(_VENV.findall(cut)):

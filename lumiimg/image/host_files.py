@@ -1,8 +1,8 @@
-"""Files of this machine: one that is read with pread, and a folder as a tree (a sandbox image, the machine's own root).
+"""Files of this machine: a file read with pread, and a folder as a tree (a sandbox image, the machine's own root).
 
-No symlink is ever followed by the kernel for us: each component is looked up with lstat under a path that was itself
-looked up so, and a file is opened with O_NOFOLLOW and compared with what lstat saw. Only regular files are opened: the
-open of a FIFO or a device would wait, or do something.
+The kernel never follows a symlink for us: each component is looked up with lstat below a path looked up the same way,
+and a file is opened with O_NOFOLLOW and compared with the result of lstat. Only regular files are opened: opening a
+FIFO or a device would block or have side effects.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class HostFile:
     """An open file, or a part of one. Parts share the descriptor; only the whole closes it."""
 
     def __init__(self, path: Path | str, *, follow: bool = True) -> None:
-        """Open a file. Raises OSError, also for anything but a regular file: a FIFO would be waited for."""
+        """Open a file. Raises OSError, also for anything but a regular file: a FIFO would block."""
         self._descriptor = -1
         self._descriptor = regular_file(path, follow=follow)
         status = os.fstat(self._descriptor)
         self.name = str(path)
         self.identity: tuple[int, ...] = status.st_dev, status.st_ino
-        """Of a part, with where it begins."""
+        """Device and inode; for a part, also its start."""
         self.size = status.st_size
         self._start = 0
         self._whole: HostFile | None = None
-        """What this is a part of; None for the whole."""
+        """The file that this is a part of; None for a whole file."""
 
     @classmethod
     def from_image(cls, path: Path) -> Self:
@@ -51,7 +51,7 @@ class HostFile:
         return self._descriptor
 
     def slice(self, start: int, size: int) -> Self:
-        """Return a part, which must lie inside."""
+        """Return a part of the file. Raises ImageError if it does not fit."""
         if start < 0 or size < 0 or start + size > self.size:
             raise ImageError(f"a part of {size} bytes at {start} does not fit in {self.size} bytes", where=self.name)
         part = copy.copy(self)
@@ -60,11 +60,11 @@ class HostFile:
         return part
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; of files in /proc, which say that they are empty, too."""
+        """Return up to `size` bytes from `offset`, also from files in /proc, which report a size of 0."""
         if self._whole is not None:
             size = max(0, min(size, self.size - offset))
         data = os.pread(self._descriptor, size, self._start + offset)
-        # files of /sys have less in them than they say, and go on saying so
+        # files in /sys contain less than their size, which does not change
         if len(data) < min(size, self.size - offset) and os.fstat(self._descriptor).st_size < self._start + self.size:
             raise ImageError("the file became shorter while it was read", where=self.name)
         return data
@@ -100,7 +100,7 @@ _KIND_OF_FORMAT = {
 
 
 class FolderNode(NamedTuple):
-    """A file of the host, by a path none of whose parts below the root is a symlink."""
+    """A file of the host; no component of its path below the root is a symlink."""
 
     path: str
     status: os.stat_result
@@ -138,7 +138,7 @@ class FolderTree:
                     try:
                         kind = FolderNode(name.path, name.stat(follow_symlinks=False)).kind
                     except FileNotFoundError:
-                        continue  # gone since it was listed; overlayfs even lists whiteouts that nobody can look up
+                        continue  # removed since it was listed; overlayfs even lists whiteouts, which no lookup finds
                 yield DirectoryEntry(name.name, kind)
 
     def link_target(self, link: FolderNode) -> str:
@@ -161,9 +161,9 @@ class FolderTree:
         )
 
     def xattrs(self, node: FolderNode) -> dict[bytes, bytes]:
-        """Return the extended attributes; none on a file system without them, or of what may not be read.
+        """Return the extended attributes; none on a file system without them, or for an unreadable file.
 
-        Those by which overlays of this machine note down their own work are left out.
+        The attributes in which this machine's overlays store their own state are left out.
         """
         found: dict[bytes, bytes] = {}
         with contextlib.suppress(OSError):
@@ -173,7 +173,7 @@ class FolderTree:
         return found
 
     def directory_identity(self, directory: FolderNode) -> None:
-        """Return None: a bind mount may show one directory in two places, and the kernel lets none be in itself."""
+        """Return None: a bind mount may show one directory in two places, and the kernel prevents loops."""
 
     def open(self, node: FolderNode) -> HostFile:
         file = HostFile(node.path, follow=False)

@@ -1,4 +1,4 @@
-"""An image, whatever it is made of, opened by its content: SIF, squashfs file, folder, OCI layout or archive of one."""
+"""An image, opened by its content: a SIF, squashfs file, folder, OCI layout, or OCI or Docker archive."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from lumiimg.image.oci.layers import Cache
     from lumiimg.image.oci.layout import Config
 
-# A few megabytes can hold terabytes of zeros. Images of real software are packed to a half or a fifth; below the first
-# gigabyte no disk is in danger.
+# A few megabytes can unpack to terabytes of zeros. Images of real software are packed to a half or a fifth; the first
+# gigabyte cannot fill a disk.
 _FREE_BYTES = 1 << 30
 _MAX_RATIO = 100
 _NAME_BYTES = 4096
-"""What a name takes at least: millions of them, each of an empty file, fill a disk too."""
+"""Minimum disk space of each name: millions of empty files fill a disk, too."""
 _SPARE_BYTES = 256 << 20
-"""What is left free on the disk."""
+"""Space left free on the disk."""
 _MAX_METADATA_BYTES = 16 << 20
 _MOUNTED_BY_ENGINES = ("/proc", "/sys", "/dev")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
-"""By the first two bytes."""
+"""Compression formats by their first two bytes."""
 
 
 class ImageKind(StrEnum):
-    """What an image is made of."""
+    """Format of an image."""
 
     SIF = "sif"
     SQUASHFS = "squashfs"
@@ -60,7 +60,7 @@ class ImageKind(StrEnum):
 
 
 class Image:
-    """One open image; a context manager."""
+    """One open image, usable as a context manager."""
 
     def __init__(
         self,
@@ -69,16 +69,16 @@ class Image:
         description: SingularityDescription | Config,
         held: ExitStack,
     ) -> None:
-        """`held` is what the image is read from; it is taken over, and closed with the image."""
+        """Take the parts of an image; it takes over `held`, the files that it is read from, and closes them."""
         self.kind = kind
         self.root = root
-        """Its files and the mounts on them, with the rights of the user that it is opened for."""
+        """Files of the image with the mounts over them, with the rights of the user that it is opened for."""
         self.unmounted = root
-        """All of its own files."""
+        """All files of the image itself."""
         self.mounts: tuple[Mount, ...] = ()
-        """What is mounted over them, and what may be: `root` shows only what is sure."""
+        """Certain and possible mounts over the files; `root` shows only the certain ones."""
         self.description = description
-        """What it says of itself."""
+        """Metadata of the image."""
         self._first = ""
         self._seen: Mapping[str, str | None] | None = None
         self._held = held.pop_all()
@@ -90,25 +90,25 @@ class Image:
         self.close()
 
     def close(self) -> None:
-        """Close the file; nothing of the image can be read afterwards."""
+        """Close the image; nothing can be read from it afterwards."""
         self._held.close()
 
     @property
     def layers(self) -> tuple[RootFileSystem, ...]:
-        """Return the file systems that it is put together from, the lowest first."""
+        """File systems that the image consists of, the lowest first."""
         tree = self.unmounted.tree
         return tuple(map(RootFileSystem, tree.layers)) if isinstance(tree, OverlayTree) else (self.unmounted,)
 
     def mounted(self, mounts: Iterable[Mount], *, first: str = "") -> Image:
-        """Return this image with other trees over it, and a folder of them first on PATH; this one holds the file.
+        """Return this image with other trees mounted over it, and `first` in front of its PATH.
 
-        Raises OSError for a target that no engine mounts at.
+        The original image still owns the open file. Raises OSError for a target at which no engine mounts.
         """
         over = tuple(mounts)
         return self._with(self.root.mounted(mount for mount in over if mount.is_sure), over, first)
 
     def for_users(self) -> Image:
-        """Return this image as users who are not root have it (`RootFileSystem.for_users`); this one holds the file."""
+        """Return this image as non-root users see it (`RootFileSystem.for_users`); the original owns the open file."""
         return self._with(self.root.for_users())
 
     def _with(self, root: RootFileSystem, mounts: tuple[Mount, ...] = (), first: str = "") -> Image:
@@ -118,14 +118,14 @@ class Image:
         return image
 
     def as_seen(self, variables: Mapping[str, str | None]) -> Image:
-        """Return this image with variables as a process in it had them, None where it had none; nothing is in doubt."""
+        """Return this image with the variables that a process in it had, None for those it lacked; none is in doubt."""
         image = self._with(self.root)
         image._seen = variables  # noqa: SLF001
         return image
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what the environment scripts of the image export, or what its OCI config sets."""
+        """Variables that the environment scripts of the image export, or that its OCI config sets."""
         environment, seen = self.description.environment, self._seen or {}
         if self._first:
             environment = environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
@@ -134,20 +134,20 @@ class Image:
 
     @property
     def doubts(self) -> Mapping[str, str]:
-        """The variables of which only a shell knows the value, each with the statement that makes it so."""
+        """Variables whose value only a shell can know, each with the statement that causes the doubt."""
         return self.description.doubts if self._seen is None else {}
 
     def is_in_doubt(self, name: str) -> bool:
-        """Whether a variable may have another value, or none: only a shell knows."""
+        """Return whether only a shell can know the value of a variable, or whether it has one."""
         return self._seen is None and (name in self.description.doubts or bool(self.description.lost))
 
 
 def open_image(path: Path, cache: Cache | None = None) -> Image:
-    """Open an image by what it is, not by its name. Raises ImageError.
+    """Open an image by its content, not by its name. Raises ImageError.
 
-    The layers of OCI and Docker images are read whole once, to find their files and to verify them. Those that are
-    compressed are unpacked into a cache, and found there the next time; without one, into a temporary file. Raises
-    MissingHereError where there is no room for it.
+    The layers of OCI and Docker images are read completely once, to find and verify their files. Compressed layers are
+    unpacked into a cache and reused from there; without a cache, into a temporary file. Raises MissingHereError if
+    there is not enough space.
     """
     with ExitStack() as opened:
         if path.is_dir():
@@ -160,7 +160,7 @@ def open_image(path: Path, cache: Cache | None = None) -> Image:
 
 
 def open_stack(paths: Sequence[Path]) -> Image:
-    """Open an image and squashfs files that are laid over it, the lowest first. Raises ImageError."""
+    """Open an image with squashfs files layered over it, the lowest first. Raises ImageError."""
     with ExitStack() as opened:
         base = opened.enter_context(open_image(paths[0]))
         above = opened.enter_context(open_squashfs(paths[1:]))
@@ -170,7 +170,7 @@ def open_stack(paths: Sequence[Path]) -> Image:
 
 @contextmanager
 def open_squashfs(paths: Sequence[Path]) -> Iterator[OverlayTree]:
-    """Yield the file systems of SIFs and squashfs files laid over each other, the lowest first. Raises ImageError."""
+    """Yield the file systems of SIFs and squashfs files as one overlay, the lowest first. Raises ImageError."""
     with ExitStack() as opened:
         trees: list[SquashfsTree] = []
         for path in paths:
@@ -180,19 +180,19 @@ def open_squashfs(paths: Sequence[Path]) -> Iterator[OverlayTree]:
 
 
 def refuse_empty(path: Path, image: Image) -> None:
-    """Raise ImageError for what holds no root file system: an empty folder, one that may not be read."""
+    """Raise ImageError for an image without a root file system: an empty or unreadable folder."""
     if not any(image.root.exists(name) for name in ("/etc", "/usr", "/lib", "/opt")):
         raise ImageError("holds no root file system", where=str(path), hint="check that it is a readable image")
 
 
 def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
-    """Raise before an image is unpacked into a folder, where that would be too much; holes count as zeros, and what an
-    overlay of it hides as well. `cache` is as in open_image.
+    """Raise if an image would take too much space unpacked into a folder; holes and files hidden by its overlays count.
 
-    ImageError for more than real software comes to, MissingHereError for more than is free on the disk.
+    Raises ImageError for more than real software needs, MissingHereError for more than is free on the disk. `cache` is
+    as in open_image.
     """
     if path.is_dir():
-        return  # it is copied as it lies there
+        return  # it is copied as it is
     most_bytes = _FREE_BYTES + _MAX_RATIO * path.stat().st_size
     needed_bytes = 0
     counted: set[Hashable] = set()
@@ -249,13 +249,13 @@ def _open_file(source: HostFile, opened: ExitStack, cache: Cache | None) -> Imag
 
 
 def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, list[str]]:
-    """Return (the root file system with the overlays that engines put over it, what is unsure about it)."""
+    """Return (the root file system with the overlays that engines mount over it, warnings about it)."""
     overlays = [item for item in sif.overlays() if item.is_squashfs]
     partitions = [sif.root_partition(), *overlays]
     layers = [SquashfsTree(source.slice(item.offset, item.size_bytes)) for item in partitions]
     unread = (item.identifier for item in sif.overlays() if not item.is_squashfs)
     warnings = [f"overlay partition {number} is not read: its changes are not seen" for number in unread]
-    # measured: a mount by root honours trusted.overlay.opaque only, one in a user namespace neither of the two names
+    # measured: a mount by root honours only trusted.overlay.opaque, one in a user namespace neither of the two names
     warnings += [
         f"overlay partition {item.identifier} has opaque folders, which not every engine honours: files below may show"
         for item, layer in zip(overlays, layers[1:], strict=True)

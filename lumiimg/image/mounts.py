@@ -1,8 +1,8 @@
-"""What is mounted over the root file system of an image, as an engine shows it to a process.
+"""Mounts over the root file system of an image, as an engine presents them to a process.
 
-The kernel mounts on what the target resolves to, so a bind onto a symlink lands on the file behind it, and every name
-of that file shows the bound one (mount(2)). Symlinks inside a bound folder are followed in the container. Where the
-target is not in the image, the engine makes the folders that lead to it (apptainer
+The kernel resolves the mount target, so a bind onto a symlink lands on the file that the link points to, and every
+name of that file shows the bound file (mount(2)). Symlinks inside a bound folder are followed in the container. If the
+target does not exist in the image, the engine creates the folders that lead to it (apptainer
 `internal/pkg/runtime/engine/apptainer/container_linux.go`, overlay or underlay).
 """
 
@@ -19,56 +19,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A node of some tree, put over a path of another; without one, a folder of which nothing is known."""
+    """A node of one tree, mounted over a path of another; without a tree, a folder with unknown content."""
 
     target: str
     tree: Tree | None = None
     node: Node = None
     by: str = ""
-    """What is mounted there, and why, for a sentence."""
+    """What is mounted and why, to be used in a sentence."""
     is_sure: bool = True
-    """False where it depends on who starts the container, or from where: the files below are shown then."""
+    """False if it depends on who starts the container or from where: then the files below it are shown."""
 
     def hides(self, path: str) -> bool:
-        """Whether an absolute path without symlinks lies below it."""
+        """Return whether an absolute path without symlinks is the target or below it."""
         return f"{path}/".startswith(f"{self.target.rstrip('/')}/")
 
 
 class Place(NamedTuple):
-    """What a path leads to: a node of the image, or of a mounted tree; without a tree, a folder that an engine made."""
+    """What a path resolves to: a node of the image or of a mounted tree; without a tree, a folder made by an engine."""
 
     path: str
-    """Without symlinks and without a slash at the end; empty for the root."""
+    """Path without symlinks and without a trailing slash; empty for the root."""
     tree: Tree | None = None
     node: Node = None
 
     @property
     def kind(self) -> FileKind:
-        """What it is."""
+        """File type."""
         return FileKind.DIRECTORY if self.tree is None else self.node.kind
 
     def stat(self) -> FileStat:
-        """Return the inode's attributes; those of a made folder are what engines give it."""
+        """Return the inode's attributes; a folder that the engine created has those that engines set."""
         if self.tree is None:
             return FileStat(FileKind.DIRECTORY, 0o755, 0, 0, 0, 0, 2, ("made", self.path))
         return self.tree.stat(self.node)
 
     def xattrs(self) -> Mapping[bytes, bytes] | None:
-        """Return the extended attributes; None where the tree does not record them."""
+        """Return the extended attributes; None if the tree does not record them."""
         return {} if self.tree is None else self.tree.xattrs(self.node)
 
 
 class MountTable:
-    """What is mounted where, by absolute paths without symlinks."""
+    """Mounted places by absolute path without symlinks."""
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self.places = dict(places)
         self._leading: dict[str, dict[str, FileKind]] = {}
-        """Folders that lead to a target, with the names in them that do."""
+        """Folders on the way to a target, each with the names in it that lead there."""
         self._note_leading()
 
     def add(self, path: str, mount: Mount) -> None:
-        """Mount at a path; what was mounted below it is hidden."""
+        """Mount at a path; earlier mounts below it are hidden."""
         self.places = {at: place for at, place in self.places.items() if not at.startswith(f"{path}/")}
         self.places[path] = Place(path, mount.tree, mount.node)
         self._note_leading()
@@ -83,7 +83,7 @@ class MountTable:
                 kind = FileKind.DIRECTORY
 
     def child(self, folder: Place, name: str) -> Place | None:
-        """Return what a name in a folder stands for; None where there is no such name."""
+        """Return the place of a name in a folder; None if there is no such name."""
         path = f"{folder.path}/{name}"
         if path in self.places:
             return self.places[path]

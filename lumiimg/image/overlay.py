@@ -1,7 +1,7 @@
-"""Trees laid over each other, as overlayfs shows them (kernel `Documentation/filesystems/overlayfs.rst`).
+"""Trees layered over each other, as overlayfs presents them (kernel `Documentation/filesystems/overlayfs.rst`).
 
-A name in an upper tree hides the same name below; directories of one name are merged. A character device 0:0 is a
-whiteout: the name is gone. An opaque directory hides what the directories below it hold.
+A name in an upper tree hides the same name below; directories with the same name are merged. A character device 0:0 is
+a whiteout: it removes the name. An opaque directory hides the content of the directories below it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _WHITEOUT = Device(is_block=False, major=0, minor=0)
 
 
 def is_opaque(xattrs: Mapping[bytes, bytes] | None) -> bool:
-    """Whether overlayfs shows nothing of the directories below one with these attributes."""
+    """Return whether a directory with these attributes hides the directories below it in overlayfs."""
     return any(xattrs.get(name) == b"y" for name in _OPAQUE) if xattrs else False
 
 
 @dataclass(frozen=True, slots=True)
 class OverlayPart:
-    """A node of one of the layers, which are counted from the lowest."""
+    """A node of one layer; layers are numbered from the lowest."""
 
     layer: int
     tree: Tree
@@ -38,18 +38,18 @@ class OverlayPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverlayNode:
-    """What a name stands for: one node or, of a merged directory, one of each layer that has part in it."""
+    """The nodes of a name: one or, for a merged directory, one per contributing layer."""
 
     kind: FileKind
     parts: tuple[OverlayPart, ...]
-    """From the top; attributes are those of the first."""
+    """Nodes from the top; the first determines the attributes."""
 
 
 class OverlayTree:
-    """One tree of several."""
+    """One tree merged from several."""
 
     def __init__(self, layers: Sequence[Tree]) -> None:
-        """`layers` begin with the lowest."""
+        """Merge the layers, the lowest first."""
         self.layers: tuple[Any, ...] = tuple(layers)
         parts = [OverlayPart(number, layer, layer.root) for number, layer in enumerate(layers)]
         self.root = OverlayNode(FileKind.DIRECTORY, self._visible(reversed(parts)))
@@ -79,7 +79,7 @@ class OverlayTree:
         return part.tree.stat(part.node)
 
     def xattrs(self, node: OverlayNode) -> Mapping[bytes, bytes] | None:
-        """Return extended attributes without the marks of overlays, which nobody sees in what they are laid over."""
+        """Return the extended attributes without the overlay marks, which a mounted overlay does not show."""
         part = node.parts[0]
         found = part.tree.xattrs(part.node)
         return found and {name: value for name, value in found.items() if not OF_OVERLAYS.match(name)}
@@ -93,11 +93,11 @@ class OverlayTree:
         return part.tree.open(part.node)
 
     def part(self, node: OverlayNode) -> tuple[int, Any]:
-        """Return the number of the layer that a node is seen of, and the node there."""
+        """Return the number of the layer that provides a node, and the node in that layer."""
         return node.parts[0].layer, node.parts[0].node
 
     def _visible(self, candidates: Iterator[OverlayPart]) -> tuple[OverlayPart, ...]:
-        """Return those of the nodes of one name, from the top, that have part in what is seen."""
+        """Return the nodes of one name that contribute to the merged view, from the top."""
         parts: list[OverlayPart] = []
         for part in candidates:
             if _is_whiteout(part.tree, part.node):

@@ -1,15 +1,15 @@
 """One read-only root file system: paths, symlinks and `..` as a process in the container would see them.
 
-Paths are looked up component by component inside the tree: an absolute symlink starts again at the image's root, `..`
-at the root stays there, and a lookup follows 40 links at most (path_resolution(7)). Failures are the OSErrors of
-Linux with their errno (ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EISDIR, EACCES): they are facts about the image, and the
-model of the loader lives on the difference. Bytes that make no sense are an ImageError.
+Paths are looked up component by component inside the tree: an absolute symlink restarts at the image's root, `..` at
+the root stays there, and a lookup follows at most 40 links (path_resolution(7)). Failures are the OSErrors of Linux
+with their errno (ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG, EISDIR, EACCES): they are facts about the image, and the model
+of the loader depends on which one it gets. Malformed bytes raise ImageError.
 
-Modes count in a container: who starts it is neither owner nor in a group of what root has built, and the kernel says
-EACCES. Measured with Apptainer 1.4.5 as an ordinary user, of a folder, of squashfs files and of a SIF, which has root
-for the owner of all: a file 0600 and a folder 0700 are closed, a folder 0711 can be passed through, the mode of the
-root folder of a squashfs does not count. With --fakeroot, --unsquash, or a squashfuse_ll that takes `-o uid=`
-(apptainer `internal/pkg/image/driver/fuseapps.go`), the user is the owner.
+File modes matter in a container: the user who starts it neither owns the files that root has built nor is in their
+group, and the kernel returns EACCES. Measured with Apptainer 1.4.5 as an ordinary user, with a folder, squashfs files
+and a SIF, in which root owns everything: a file 0600 and a folder 0700 are closed, a folder 0711 can be traversed, and
+the mode of the root folder of a squashfs does not matter. With --fakeroot, --unsquash, or a squashfuse_ll that accepts
+`-o uid=` (apptainer `internal/pkg/image/driver/fuseapps.go`), the user is the owner.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 1024
 _MAX_WALKED = 20_000_000
 _MAX_WALKED_DEPTH = 256
-"""Of folders in each other; the kernel's own limit, of a path, would let a look at each take minutes."""
+"""Maximum depth of nested folders; with only the kernel's limit on the path, visiting each could take minutes."""
 
 
 class Obstacle(NamedTuple):
-    """A file or folder that is closed to others."""
+    """A file or folder that others may not access."""
 
     path: str
     permissions: int
     is_for_some: bool
-    """Whether an owner or a group that is not root's may use it; else only root may."""
+    """Whether a non-root owner or group may use it; otherwise only root may."""
 
 
 class WalkedEntry(NamedTuple):
-    """One name below the start of a walk."""
+    """One entry below the start of a walk."""
 
     path: str
     kind: FileKind
@@ -63,10 +63,10 @@ class RootFileSystem:
         mounts: MountTable | None = None,
         is_for_users: bool = False,
     ) -> None:
-        """Take a tree, and what is mounted over it.
+        """Take a tree and the mounts over it.
 
-        `hidden` are absolute paths that a walk does not enter: what an engine mounts over in any case. `is_for_users`:
-        as `for_users` returns it.
+        `hidden` are absolute paths that a walk does not enter, because engines always mount over them. `is_for_users`:
+        see `for_users`.
         """
         self.tree = tree
         self._root = Place("", tree, tree.root)
@@ -74,28 +74,28 @@ class RootFileSystem:
         self._mounts = mounts or MountTable({})
         self._is_for_users = is_for_users
         self._searchable: set[str] = set()
-        """Folders that were found to let users through."""
+        """Folders already known to be searchable by users."""
 
     def for_users(self) -> RootFileSystem:
-        """Return this root as it is for users who are not root: what only root may open, list or enter is EACCES.
+        """Return this root as non-root users see it: EACCES for what only root may open, list or enter.
 
-        What an owner who is not root, or a group of such people, may use is there: whether a user is one of them is not
-        known (`FileStat.is_for_all`). What is mounted over the tree is not judged.
+        What a non-root owner or group may use is accessible, because it is not known whether the user is one of them
+        (`FileStat.is_for_all`). Rights are not checked for what is mounted over the tree.
         """
         if self._is_for_users:
             return self
         return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts, is_for_users=True)
 
     def for_root(self) -> RootFileSystem:
-        """Return this root with the rights of root: all files."""
+        """Return this root with root's rights, which cover all files."""
         return RootFileSystem(self.tree, hidden=self._hidden, mounts=self._mounts)
 
     def open(self, path: str) -> OpenFile:
-        """Open a regular file; of anything else an OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
+        """Open a regular file; for anything else, raise OSError: EISDIR, or ENXIO for devices, FIFOs and sockets."""
         return self._open(path, READ)
 
     def open_exec(self, path: str) -> OpenFile:
-        """Open a file as the kernel does to run it: who may run it need not be allowed to read it (execve(2))."""
+        """Open a file as the kernel does to run it: this requires the right to run, not to read it (execve(2))."""
         return self._open(path, SEARCH)
 
     def _open(self, path: str, right: int) -> OpenFile:
@@ -108,30 +108,30 @@ class RootFileSystem:
         return found.tree.open(found.node)
 
     def read_bytes(self, path: str, limit_bytes: int) -> bytes:
-        """Return all of a file. Raises ImageError for one of more than `limit_bytes`."""
+        """Return the content of a file. Raises ImageError if it is longer than `limit_bytes`."""
         with contextlib.closing(self.open(path)) as file:
             if file.size > limit_bytes:
                 raise ImageError(f"a file of {file.size} bytes where {limit_bytes} are the limit", where=path)
             return file.read_at(0, file.size)
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:
-        """Return what is known of a path; without `follow`, of the symlink itself."""
+        """Return the attributes of a path; without `follow`, of the symlink itself."""
         return self._lookup(path, follow=follow).stat()
 
     def xattrs(self, path: str) -> Mapping[bytes, bytes] | None:
-        """Return the extended attributes of a path, of a symlink its own; None where they are not recorded."""
+        """Return the extended attributes of a path (for a symlink, its own); None if they are not recorded."""
         return self._lookup(path, follow=False).xattrs()
 
     def exists(self, path: str) -> bool:
-        """Tell whether a path leads to anything; False for whatever cannot be looked up."""
+        """Return whether a path exists; False for a path that cannot be looked up."""
         return self._kind(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        """Tell whether a path leads to a directory; False for whatever cannot be looked up."""
+        """Return whether a path leads to a directory; False for a path that cannot be looked up."""
         return self._kind(path) is FileKind.DIRECTORY
 
     def is_file(self, path: str) -> bool:
-        """Tell whether a path leads to a regular file; False for whatever cannot be looked up."""
+        """Return whether a path leads to a regular file; False for a path that cannot be looked up."""
         return self._kind(path) is FileKind.FILE
 
     def _kind(self, path: str) -> FileKind | None:
@@ -141,25 +141,25 @@ class RootFileSystem:
             return None
 
     def resolve(self, path: str) -> str:
-        """Return the path without symlinks and dots, as realpath(3) inside the image."""
+        """Return the path without symlinks and dots, like realpath(3) inside the image."""
         return self._lookup(path).path or "/"
 
     def resolve_where_possible(self, path: str) -> str:
-        """Return the same; of what leads out of the image, or nowhere, the path as it is."""
+        """Return the resolved path, or the path unchanged if it cannot be resolved."""
         try:
             return self.resolve(path)
         except OSError:
             return path
 
     def readlink(self, path: str) -> str:
-        """Return the text of a symlink; EINVAL for anything else."""
+        """Return the target of a symlink; EINVAL for anything else."""
         found = self._lookup(path, follow=False)
         if found.kind is not FileKind.SYMLINK or found.tree is None:
             raise _os_error(errno.EINVAL, path)
         return found.tree.link_target(found.node)
 
     def link_loop(self, path: str) -> tuple[str, ...]:
-        """Return the links along a path that lead to each other, the first one again at the end; none elsewhere."""
+        """Return the links along a path that form a loop, with the first one repeated at the end; empty without one."""
         passed: list[Place] = []
         try:
             self._lookup(path, passed=passed)
@@ -176,24 +176,24 @@ class RootFileSystem:
         return tuple(DirectoryEntry(*item) for item in sorted(names.items()))
 
     def walk(self, path: str = "/") -> Iterator[WalkedEntry]:
-        """Yield every name below a directory, a directory before what is in it; symlinks are not followed.
+        """Yield every entry below a directory, a directory before its content; symlinks are not followed.
 
-        A directory that may not be read is yielded and not entered; the root is an OSError. Raises ImageError where
-        directories contain themselves or each other, or are deeper than any image has them.
+        An unreadable directory is yielded but not entered; an unreadable root raises OSError. Raises ImageError if
+        directories contain themselves or each other, or are nested deeper than in any real image.
         """
         for folder, name, kind in self._walk(path):
             yield WalkedEntry(f"{folder.path}/{name}", kind)
 
     def stats(self) -> Iterator[tuple[str, FileStat]]:
-        """Yield what is known of each name. Raises ImageError as `walk` does."""
+        """Yield (path, attributes) of each entry. Raises ImageError as `walk` does."""
         for folder, name, _ in self._walk("/"):
             if (found := self._child(folder, name)) is not None:
                 yield found.path, found.stat()
 
     def open_all(self, *, but: tuple[str, ...]) -> Iterator[tuple[str, OpenFile]]:
-        """Yield every regular file, open, but for names that end in one way; the caller closes it.
+        """Yield every regular file, opened, except names with one of the endings `but`; the caller closes the files.
 
-        Those that cannot be opened are left out. Raises ImageError as `walk` does.
+        Files that cannot be opened are skipped. Raises ImageError as `walk` does.
         """
         for folder, name, kind in self._walk("/"):
             if kind is not FileKind.FILE or name.endswith(but):
@@ -209,7 +209,7 @@ class RootFileSystem:
             yield f"{folder.path}/{name}", file
 
     def _walk(self, path: str) -> Iterator[tuple[Place, str, FileKind]]:
-        """Yield (directory, name, kind) of every name below a directory."""
+        """Yield (directory, name, kind) of every entry below a directory."""
         start = self._directory(path)
         count = 0
         entered = {self._identity(start)}
@@ -220,7 +220,7 @@ class RootFileSystem:
                 names = sorted(self._entries(folder).items())
             except OSError:
                 if not folder.path:
-                    raise  # an image of which nothing can be read is not one without files
+                    raise  # an unreadable image must not look like an empty one
                 continue
             below: list[Place] = []
             for name, kind in names:
@@ -238,9 +238,9 @@ class RootFileSystem:
                 except OSError:
                     if not folder.path:
                         raise
-                    continue  # it may be listed, and not be entered
+                    continue  # a user may be able to list a directory without being able to enter it
                 if found is None:
-                    continue  # gone since it was listed
+                    continue  # removed since it was listed
                 identity = self._identity(found)
                 if identity is not None and identity in entered:
                     raise ImageError("a directory that is in two places, or inside itself", where=inner)
@@ -249,21 +249,21 @@ class RootFileSystem:
             pending.extend(reversed(below))
 
     def _identity(self, folder: Place) -> Hashable:
-        """Return None too for what is not of the image: a folder may be mounted in two places."""
+        """Return the identity of a folder; None for one that is mounted: it may be mounted in two places."""
         is_own = folder.tree is self.tree and folder.path not in self._mounts.places
         return self.tree.directory_identity(folder.node) if is_own else None
 
     def find(self, names: Collection[str] | re.Pattern[str], path: str = "/") -> Iterator[str]:
-        """Yield the paths of files and symlinks whose last name is one of `names`, or matches all of a pattern."""
+        """Yield the paths of files and symlinks whose file name is one of `names`, or fully matches the pattern."""
         matches = names.fullmatch if isinstance(names, re.Pattern) else frozenset(names).__contains__
         for found, kind in self.walk(path):
             if kind is not FileKind.DIRECTORY and matches(found.rpartition("/")[2]):
                 yield found
 
     def obstacle(self, path: str, right: int = READ) -> Obstacle | None:
-        """Return what keeps out who is neither an owner nor in a group: what is at a path, or a folder on the way.
+        """Return what denies access to a user who is neither owner nor in a group: the path or a folder on the way.
 
-        None where everybody has the `right` there, nothing is there, or it is not the image's own; and of a root that
+        None if everybody has the `right`, if nothing exists there, or if it is not the image's own; and for a root that
         is not `for_users`.
         """
         passed: list[Place] = []
@@ -271,7 +271,7 @@ class RootFileSystem:
         try:
             rights[self.for_root()._lookup(path, passed=passed)] = right  # noqa: SLF001 - of this class
         except PermissionError:
-            pass  # who asks may not enter, too
+            pass  # this process may not enter, either
         except (OSError, ImageError):
             return None
         for found in passed if self._is_for_users else ():
@@ -282,9 +282,9 @@ class RootFileSystem:
         return None
 
     def lookup_steps(self, path: str) -> list[tuple[str, FileStat]]:
-        """Return (path, inode) of each directory and link below the root that a lookup goes through, and what it finds.
+        """Return (path, attributes) of each directory and link that a lookup passes below the root, and of the result.
 
-        Where the lookup fails, there is what it came through. Raises ImageError for damaged attributes.
+        If the lookup fails, return what it passed until then. Raises ImageError for damaged attributes.
         """
         passed: list[Place] = []
         with contextlib.suppress(OSError, ImageError):
@@ -292,14 +292,14 @@ class RootFileSystem:
         return [(found.path, found.stat()) for found in passed]
 
     def mount(self, path: str, target: str) -> Mount:
-        """Return what is at a path, to be mounted over a path of another root; OSError where nothing is."""
+        """Return a mount of a path over a path of another root. Raises OSError if the path does not exist."""
         found = self._lookup(path)
         return Mount(target, found.tree, found.node)
 
     def mounted(self, mounts: Iterable[Mount]) -> RootFileSystem:
         """Return this root with other trees mounted over it, in this order.
 
-        A target whose symlinks lead in a circle, or through a file, is an OSError: no engine starts with that.
+        Raises OSError for a target with a symlink loop, or with a file on the way: no engine starts with that.
         """
         table = MountTable(self._mounts.places)
         root = RootFileSystem(self.tree, hidden=self._hidden, mounts=table, is_for_users=self._is_for_users)
@@ -308,7 +308,7 @@ class RootFileSystem:
         return root
 
     def mount_point(self, path: str) -> str:
-        """Return where a mount at a path lands; what of it is not there is taken as written. OSError as `mounted`."""
+        """Return where a mount at a path lands; missing parts stay as written. Raises OSError as `mounted` does."""
         there, missing = path.rstrip("/") or "/", list[str]()
         while True:
             try:
@@ -325,7 +325,7 @@ class RootFileSystem:
         return found
 
     def _lookup(self, path: str, *, follow: bool = True, passed: list[Place] | None = None) -> Place:
-        """Walk a path; a relative one starts at the root. What is met on the way is `passed`."""
+        """Look up a path; a relative one starts at the root. The components on the way are added to `passed`."""
         longest_bytes = _path_bytes(path)
         if not longest_bytes:
             raise _os_error(errno.ENOENT, path)
@@ -346,7 +346,7 @@ class RootFileSystem:
                 if len(places) > 1:
                     places.pop()
                 continue
-            # in a short path no name is long
+            # a short path has no long names
             if longest_bytes > _MAX_NAME_BYTES and len(os.fsencode(name)) > _MAX_NAME_BYTES:
                 raise _os_error(errno.ENAMETOOLONG, path)
             found = self._child(places[-1], name)
@@ -385,12 +385,12 @@ class RootFileSystem:
             self._searchable.add(folder.path)
 
     def _require(self, place: Place, right: int) -> None:
-        """Raise PermissionError where users do not have a right to what is the image's own."""
+        """Raise PermissionError if users lack a right to one of the image's own files."""
         if self._is_for_users and place.path and place.tree is self.tree and not place.stat().gives(right):
             raise _os_error(errno.EACCES, place.path)
 
     def _link_target(self, link: Place, path: str) -> str:
-        """Return where a link leads, which was met on the way along a path."""
+        """Return the target of a link that is part of a path."""
         target = link.tree.link_target(link.node) if link.tree is not None else ""
         if not target:
             raise _os_error(errno.ENOENT, path)
@@ -400,7 +400,7 @@ class RootFileSystem:
 
 
 def _components(path: str) -> list[str]:
-    """Return the parts of a path, last first; a slash at the end leaves a `.`, which only a directory can have."""
+    """Return the components of a path, last first; a trailing slash adds a `.`, which only a directory can have."""
     parts = [part for part in path.split("/") if part]
     if path.endswith("/"):
         parts.append(".")
@@ -408,7 +408,7 @@ def _components(path: str) -> list[str]:
 
 
 def _path_bytes(path: str) -> int:
-    """Return the length of a path as the kernel gets it; 0 for text that cannot be given to it: it names no file."""
+    """Return the length of a path as the kernel sees it; 0 for text that cannot be a path."""
     try:
         return 0 if "\0" in path else len(os.fsencode(path))
     except UnicodeEncodeError:

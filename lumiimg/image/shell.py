@@ -1,7 +1,7 @@
-"""Words of shell text and the variables in them, read and never run (POSIX Shell Command Language 2.2, 2.5.3, 2.6).
+"""Words of shell text and the variables in them, parsed but never run (POSIX Shell Command Language 2.2, 2.5.3, 2.6).
 
-What shells read in different ways, or what is rare in a script that sets variables (here-documents, arrays,
-arithmetic, `${K/a/b}`), is a ShellError: where a script cannot be taken apart with certainty, nothing after that is.
+Syntax that shells read differently, or that is rare in scripts that set variables (here-documents, arrays, arithmetic,
+`${K/a/b}`), raises ShellError: once a script cannot be parsed with certainty, nothing after that point can.
 """
 
 from __future__ import annotations
@@ -19,94 +19,94 @@ if TYPE_CHECKING:
 
 _TABLES = package_toml(__package__, "shell.toml")
 VOLATILE = frozenset[str](_TABLES["volatile"]["names"])
-"""Variables that no script decides alone."""
+"""Variables that shells or engines set themselves."""
 READONLY = frozenset[str](_TABLES["readonly"]["names"])
-"""Variables that are not set as others are."""
+"""Variables that cannot be set like others."""
 STATEFUL = frozenset[str](_TABLES["stateful"]["names"])
-"""Commands that can change any variable, or what is run next."""
+"""Commands that can change any variable, or how the script continues."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where an image sets none (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
+"""PATH if the image does not set it (apptainer internal/pkg/util/env/env.go, DefaultPath)."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
 _MAX_NESTING = 32
 _MAX_WORK = 1 << 20
-"""Characters of all scripts together, and that the variables in them expand to; a command counts as some."""
+"""Total characters read from all scripts and expanded from variables; a command counts as several."""
 _MAX_SCRIPT_BYTES = 1 << 16
 _IN_IMAGE = re.compile(r"/(?!(?:dev|home|media|mnt|proc|root|run|sys|tmp|var/tmp)(?:/|$))(?!.*/\.\.(?:/|$))")
-"""Where no engine mounts by default."""
+"""Paths at which no engine mounts by default."""
 _LITERAL = {
     "": re.compile(r"[^ \t\n;&|<>()'\"\\$`~{}]+"),
     '"': re.compile(r"[^\"\\$`]+"),
     "}": re.compile(r"[^'\"\\$`~{}<>]+"),
     ")": re.compile(r"[^()'\"\\$`#]+"),
 }
-"""Text that stands for itself, by what ends the word that it is in."""
+"""Literal text, by the character that ends the word that it is in."""
 _ENDS_OF_WORDS = frozenset(" \t\n;&|<>()")
 _SINGLE = re.compile(r"'([^']*+)'")
 _BACKQUOTED = re.compile(r"`(?:[^`\\]|\\.)*+`", re.DOTALL)
 _BARE = re.compile(rf"\$({NAME.pattern})(?!\\\n)")
 _BRACED = re.compile(rf"\$\{{({NAME.pattern}|[0-9@*])(:?[-+=]|%%?|##?|(?=\}}))")
 _NOT_KNOWN = re.compile(r"\$(?:\{(?:#[A-Za-z_][A-Za-z0-9_]*|[#?$!-])\}|[0-9@*#?$!-]|(?![({\['\"]))")
-"""`${#K}`, `$1`, `$?`, a dollar alone."""
+"""`${#K}`, `$1`, `$?`, a lone dollar."""
 _HIDES_THE_END = re.compile(r"\bcase\b|<<")
 
 
 class ShellError(Exception):
-    """Text that is not taken apart here, or more of it than is read."""
+    """Text that is not supported here, or that exceeds a limit."""
 
 
 @dataclass(slots=True)
 class ShellVariable:
-    """What is known of one variable."""
+    """State of one variable."""
 
     value: str | None = None
-    """None where it is not set. In doubt it is what it would be without the doubt."""
+    """Value, None if unset. If the variable is in doubt, the value that it would otherwise have."""
     exported: bool | None = False
-    """None where only a shell knows."""
+    """Whether it is exported; None if only a shell can know."""
     doubt: str = ""
-    """The statement after which only a shell knows what it is."""
+    """Statement after which only a shell can know the value."""
 
 
 class Shell:
-    """What a shell has after scripts that it sourced one after the other."""
+    """State of a shell after it has sourced scripts one after the other."""
 
     def __init__(self, root: RootFileSystem | None = None) -> None:
         self.root = None if root is None else root.for_users()
-        """The image; None where no file of one is asked for."""
+        """Files of the image; None if none are needed."""
         self.variables: dict[str, ShellVariable] = {}
         self.functions: set[str] = set()
         self.lost = ""
-        """The statement that may have changed anything, or ended the script: from there on nothing is sure."""
+        """Statement that may have changed anything or ended the script: from there on, everything is in doubt."""
         self._work = 0
 
     def variable(self, name: str) -> ShellVariable:
-        """Return what is known of a variable."""
+        """Return the state of a variable."""
         if name not in self.variables:
             given = ShellVariable(None, None, "the first script")
             self.variables[name] = given if name in VOLATILE else ShellVariable()
         return self.variables[name]
 
     def has(self, path: str, operator: str) -> bool | None:
-        """Judge `test -e`, `-f` or `-d`: yes where the image has it; what it lacks may come from the host."""
+        """Evaluate `test -e`, `-f` or `-d`: True if the image has the path; otherwise None, as the host may add it."""
         if self.root is None or not _IN_IMAGE.match(path):
             return None
         return {"-e": self.root.exists, "-f": self.root.is_file, "-d": self.root.is_dir}[operator](path) or None
 
     def text(self, path: str) -> str:
-        """Return a script of the image; nothing where there is none that everybody may read."""
+        """Return a script of the image; an empty string if there is none that users may read."""
         with suppress(OSError, ImageError):
             if self.root is not None and _IN_IMAGE.match(path):
                 return self.root.read_bytes(path, _MAX_SCRIPT_BYTES).decode("utf-8", "surrogateescape")
         return ""
 
     def count(self, work: int) -> None:
-        """Count characters that are read, and what variables expand to. Raises ShellError where it is too much."""
+        """Count characters read or expanded from variables. Raises ShellError if there are too many."""
         self._work += work
         if self._work > _MAX_WORK:
             raise ShellError
 
     def set_default_path(self) -> None:
-        """Set PATH where the image does not, as engines do before `90-environment.sh`."""
+        """Set PATH if the image does not, as engines do before `90-environment.sh`."""
         if self.variable("PATH").value is None:
             self.complete_path()
 
@@ -119,12 +119,12 @@ class Shell:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What is exported, but for what is volatile; of what is in doubt, as it would be without the doubt."""
+        """Exported variables without the volatile ones; those in doubt have the value they would otherwise have."""
         return {name: each.value for name, each in self._exported().items() if each.value is not None}
 
     @property
     def doubts(self) -> dict[str, str]:
-        """The variables whose value, or whether they are exported, only a shell knows, with the statement for each."""
+        """Variables whose value or export only a shell can know, each with the statement that causes the doubt."""
         return {name: each.doubt for name, each in self._exported().items() if each.doubt}
 
     def _exported(self) -> dict[str, ShellVariable]:
@@ -134,7 +134,7 @@ class Shell:
 
 @dataclass(slots=True)
 class ShellWord:
-    """A word, as it is written and expanded."""
+    """A word, as written and as expanded."""
 
     text: str = ""
     pieces: list[str] = field(default_factory=list)
@@ -143,7 +143,7 @@ class ShellWord:
     is_sure: bool = True
     """Whether no variable in it is in doubt."""
     is_open: bool = False
-    """Whether something in it is not in quotes that a shell splits at blanks, or takes as names of files."""
+    """Whether it has unquoted parts that a shell splits at blanks or expands to file names."""
     reads: set[str] = field(default_factory=set)
     sets: list[str] = field(default_factory=list)
     """Variables that `${K:=word}` in it may set."""
@@ -154,7 +154,7 @@ class ShellWord:
 
 
 class WordReader:
-    """A text that is read word by word."""
+    """A reader that parses text word by word."""
 
     def __init__(self, text: str, shell: Shell, nesting: int = 0) -> None:
         self.text = text
@@ -163,7 +163,7 @@ class WordReader:
         self.nesting = nesting
 
     def deeper(self) -> None:
-        """Note that what is read is inside of something. Raises ShellError."""
+        """Enter one more level of nesting. Raises ShellError if it is too deep."""
         self.nesting += 1
         if self.nesting > _MAX_NESTING:
             raise ShellError
@@ -178,7 +178,7 @@ class WordReader:
         return word
 
     def _expand(self, word: ShellWord, stop: str, *, is_quoted: bool) -> None:
-        """Read up to the character that ends a word, which is not passed over."""
+        """Read up to the character that ends the word, without consuming it."""
         self.deeper()
         while (character := self.text[self.at : self.at + 1]) != stop and (stop or character not in _ENDS_OF_WORDS):
             if literal := _LITERAL[stop].match(self.text, self.at):
@@ -199,10 +199,10 @@ class WordReader:
                 word.is_known = False
             elif stop == ")" and character == "(":
                 self._inside(word, ")", is_quoted=False)
-            elif stop != ")" and character and character in "~{}<>":  # a home, or a list of words in some shells
+            elif stop != ")" and character and character in "~{}<>":  # a home folder, or a list of words in some shells
                 self.at += 1
                 word.is_known = False
-            else:  # no end, or a comment that hides it; a quote or not, by what is around it
+            else:  # unterminated, or a comment hides the end; or it depends on the context whether a quote is one
                 raise ShellError
         self.nesting -= 1
 
@@ -212,9 +212,9 @@ class WordReader:
         self.at += 1
 
     def _escape(self, word: ShellWord, stop: str) -> None:
-        r"""Read a backslash and what is behind it.
+        r"""Read a backslash and the character after it.
 
-        Outside double quotes it stays in the shell of Apptainer 1.4.5, and goes in others.
+        Outside double quotes, the shell of Apptainer 1.4.5 preserves the backslash, and others remove it.
         """
         following = self.text[self.at + 1 : self.at + 2]
         self.at += 1 + len(following)
@@ -246,7 +246,7 @@ class WordReader:
             raise ShellError
 
     def _variable(self, word: ShellWord, name: str, operator: str, inner: ShellWord) -> None:
-        """Expand a variable as an operator and the word behind it say."""
+        """Expand a variable according to an operator and the word after it."""
         word.reads |= {name, *inner.reads}
         word.sets += [*inner.sets, *([name] if operator.endswith("=") else [])]
         if not NAME.fullmatch(name) or operator[-1:] in {"%", "#"}:  # an argument of the script; a pattern

@@ -1,11 +1,11 @@
 """SIF, the file format of Singularity and Apptainer images (apptainer/sif, `pkg/sif/sif.go`), read and written.
 
 A header of 128 bytes, descriptors of 585 bytes at 4096, then data objects: definition file, JSON, partitions,
-signatures. Little endian, packed. The root file system is the one partition of type 2 (PrimSys). All sizes are checked
+signatures. Little endian, packed. The root file system is the only partition of type 2 (PrimSys). All sizes are checked
 here: the format's own library trusts them.
 
-`sif new` and `sif add` of the engines would copy the file system once more, leave out the line that makes an image
-executable, and put the day into the file. mksquashfs can write at an offset; what stands in front is written here.
+The engines' `sif new` and `sif add` would copy the file system once more, omit the line that makes an image executable,
+and store the date in the file. mksquashfs can write at an offset; this module writes what precedes the file system.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from lumiimg.image.tree import ImageError
 MAGIC = b"SIF_MAGIC\0"
 MAGIC_OFFSET = 32
 HEADER = struct.Struct("<32s10s3s3s16s8q")
-"""What runs it, magic, version, architecture, uuid; created, modified, descriptors free and in all, their offset and
+"""Launch line, magic, version, architecture, uuid; created, modified, free and total descriptors, their offset and
 size, offset and size of the data.
 """
 DESCRIPTOR = struct.Struct("<iBIII7q128s384s")
-"""Type, whether it is used, number, group, link; offset, size, size with padding, created, modified, uid, gid; name."""
+"""Type, used flag, number, group, link; offset, size, size with padding, created, modified, uid, gid; name, extra."""
 _PARTITION = struct.Struct("<ii3s")
-"""What its extra bytes begin with: file system, type, architecture."""
+"""Start of the extra bytes of a partition: file system, type, architecture."""
 _VERSION = b"01\0"
 _PRIMARY_SYSTEM, _OVERLAY = 2, 4
 _GO_NAMES = "386 amd64 arm arm64 ppc64 ppc64le mips mipsle mips64 mips64le s390x riscv64"
@@ -44,7 +44,7 @@ _DOWNLOAD_AGAIN = "download or copy it again"
 
 
 class DataType(IntEnum):
-    """Of a data object; only those that are looked at."""
+    """Type of a data object; only those that are used here."""
 
     DEFINITION = 0x4001
     PARTITION = 0x4004
@@ -54,7 +54,7 @@ class DataType(IntEnum):
 
 _SQUASHFS = 1
 _NOT_READ = {2: "ext3, of Singularity 2", 5: "encrypted", 6: "encrypted"}
-"""Formats of a root file system that engines know, too: ext3, squashfs within dm-crypt, and within gocryptfs."""
+"""Other root file system formats that engines support: ext3, squashfs inside dm-crypt, and inside gocryptfs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class DataObject:
 
     @property
     def is_squashfs(self) -> bool:
-        """Whether it is a partition that is read."""
+        """Whether it is a partition in a format that can be read here."""
         return self.file_system == _SQUASHFS
 
 
@@ -85,7 +85,7 @@ class Sif:
     uuid: bytes
 
     def root_partition(self) -> DataObject:
-        """Return the squashfs partition with the root file system. Raises ImageError saying what is there instead."""
+        """Return the squashfs partition with the root file system. Raises ImageError if there is no such partition."""
         roots = [item for item in self.objects if item.partition_type == _PRIMARY_SYSTEM]
         if len(roots) > 1:
             raise ImageError(f"{len(roots)} root file systems in one SIF", where=self.where)
@@ -102,11 +102,11 @@ class Sif:
         return root
 
     def overlays(self) -> tuple[DataObject, ...]:
-        """Return the partitions that an engine lays over the root file system, the lowest first."""
+        """Return the partitions that an engine mounts over the root file system, the lowest first."""
         return tuple(item for item in self.objects if item.partition_type == _OVERLAY)
 
     def json(self, source: HostFile, name: str, limit_bytes: int) -> bytes:
-        """Return the first JSON object of a name; nothing without one, or for a larger one."""
+        """Return the first JSON object with a name; empty if there is none, or if it exceeds the limit."""
         for item in self.objects:
             if (item.data_type, item.name) == (DataType.JSON, name):
                 return source.read_exactly(item.offset, item.size_bytes) if item.size_bytes <= limit_bytes else b""
@@ -114,24 +114,24 @@ class Sif:
 
 
 def is_sif(head: bytes) -> bool:
-    """Whether a file that begins with these bytes is a SIF."""
+    """Return whether a file that begins with these bytes is a SIF."""
     return head[MAGIC_OFFSET:].startswith(MAGIC)
 
 
 def read_sif(path: Path) -> Sif:
-    """Return the table of contents of a file. Raises ImageError for whatever does not fit the file."""
+    """Return the table of contents of a file. Raises ImageError for a table that contradicts the file."""
     with closing(HostFile.from_image(path)) as source:
         return parse_sif(source)
 
 
 def read_json_object(path: Path, name: str, limit_bytes: int) -> bytes:
-    """Return a JSON object of a SIF by its name; nothing without one, or for a larger one. Raises ImageError."""
+    """Return a JSON object of a SIF by name; empty if there is none, or if it exceeds the limit. Raises ImageError."""
     with closing(HostFile.from_image(path)) as source:
         return parse_sif(source).json(source, name, limit_bytes)
 
 
 def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
-    """Return offset and size of each squashfs of a file, the lowest first: of a SIF, or the file as a whole.
+    """Return offset and size of each squashfs in a file, the lowest first: those in a SIF, or the whole file.
 
     Raises ImageError.
     """
@@ -143,7 +143,7 @@ def squashfs_ranges(path: Path) -> list[tuple[int, int]]:
 
 
 def parse_sif(source: HostFile) -> Sif:
-    """Return the table of contents. Raises ImageError for whatever does not fit the file."""
+    """Return the table of contents. Raises ImageError for a table that contradicts the file."""
     where = source.name
     if source.size < HEADER.size:
         raise ImageError(f"a SIF of {source.size} bytes is cut off", where=where, hint=_DOWNLOAD_AGAIN)
@@ -189,47 +189,47 @@ def _data_object(record: tuple[Any, ...], source: HostFile) -> DataObject:
     return item
 
 
-# -- written --
+# -- writing --
 
 _LAUNCH = b"#!/usr/bin/env run-singularity\n"
 _BLOCK_BYTES = 4096
-"""A partition begins at a multiple of it: engines map it."""
+"""Alignment of a partition: engines map it."""
 _DESCRIPTORS = 48
 _FOR_SIGNATURES = 4
-"""Descriptors that are left free: each signature takes one, and an engine has no way to make the table larger."""
+"""Descriptors left free: each signature takes one, and engines cannot enlarge the table."""
 _TABLE_AT = 4096
 _OBJECTS_AT = _TABLE_AT + _DESCRIPTORS * DESCRIPTOR.size
 _AMD64 = b"02\0"
 _GROUP = 0xF0000001
-"""The mask of groups, with the number 1. Source: DescrGroupMask."""
+"""The group mask with group number 1. Source: DescrGroupMask."""
 
 
 @dataclass(frozen=True, slots=True)
 class SifHeader:
-    """What stands in front of the file system."""
+    """Data in front of the file system."""
 
     definition: str
     documents: Mapping[str, bytes]
-    """JSON by name."""
+    """JSON documents by name."""
 
     @property
     def size_bytes(self) -> int:
-        """Where the file system can begin."""
+        """First offset at which the file system can begin."""
         size = _OBJECTS_AT + len(self.definition.encode()) + sum(map(len, self.documents.values()))
         return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def sif_uuid(identity: str) -> bytes:
-    """Return the number of an image by what it is made of."""
+    """Return the uuid of an image for what identifies its content."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"lumiimg:{identity}").bytes
 
 
 def write_sif(path: Path, header: SifHeader, *, identity: str) -> None:
-    """Write header, descriptors and small objects into a file that has its file system behind the room for them.
+    """Write header, descriptors and small objects into a file that already contains the file system after them.
 
-    `identity` is what the image's number is made of: the same for the same image.
+    The image's uuid is derived from `identity`: the same for the same image.
 
-    Raises FailedError if there are more objects than leave room for signatures.
+    Raises FailedError if too many objects leave no room for signatures.
     """
     objects = [(DataType.DEFINITION, "", header.definition.encode())]
     objects += [(DataType.JSON, name, data) for name, data in header.documents.items()]
@@ -254,6 +254,6 @@ def write_sif(path: Path, header: SifHeader, *, identity: str) -> None:
 
 
 def _descriptor(data_type: DataType, number: int, offset: int, size: int, end: int, name: str, extra: bytes) -> bytes:
-    """Return one descriptor; `end` is that of the object before."""
+    """Return one descriptor; `end` is the end of the previous object."""
     places = (offset, size, offset + size - end, EPOCH, EPOCH, 0, 0)
     return DESCRIPTOR.pack(data_type, 1, number, _GROUP, 0, *places, name.encode()[:127], extra)

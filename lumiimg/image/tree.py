@@ -1,7 +1,7 @@
-"""A tree of files as an image holds it: a squashfs partition, a folder, the layers of an OCI image.
+"""A tree of files as stored in an image: a squashfs partition, a folder, the layers of an OCI image.
 
-A tree knows nodes and names in them. Paths, symlinks and `..` are the business of `root.RootFileSystem`, so that no
-tree can lead out of itself.
+A tree consists of nodes and the names in them. `root.RootFileSystem` handles paths, symlinks and `..`, so that no
+lookup can lead out of a tree.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class ImageError(BadInputError):
-    """An image that cannot be read, or whose bytes contradict themselves."""
+    """An image that cannot be read or contains contradictory data."""
 
 
 class NoImageError(ImageError):
-    """No file or folder has the name that was given for an image."""
+    """The file or folder named as an image does not exist."""
 
 
 class FileKind(StrEnum):
-    """What a name stands for."""
+    """Type of a directory entry."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -36,16 +36,16 @@ class FileKind(StrEnum):
 
 
 class Device(NamedTuple):
-    """The number of a device."""
+    """Type and number of a device."""
 
     is_block: bool
-    """A block device, else a character device."""
+    """Whether it is a block device rather than a character device."""
     major: int
     minor: int
 
 
 READ, SEARCH = 0o4, 0o1
-"""Rights of everybody to what is there: to read or list it, to run or enter it (inode(7))."""
+"""Rights of everybody: to read or list, and to run or enter (inode(7))."""
 
 
 class FileStat(NamedTuple):
@@ -60,56 +60,56 @@ class FileStat(NamedTuple):
     mtime_s: int
     links: int
     identity: Hashable
-    """Equal for two names of one inode."""
+    """Identity, equal for all names of one inode."""
     device: Device | None = None
-    """Of a device; None where the tree does not record it."""
+    """Number of a device; None if the tree does not record it."""
 
     def is_for_all(self, right: int) -> bool:
-        """Whether everybody has a right, also without being an owner or in a group."""
+        """Return whether everybody has a right, even without being the owner or in the group."""
         return self.permissions & right == right
 
     def gives(self, right: int) -> bool:
-        """Whether somebody but root has a right: everybody, or an owner or a group that is not root's (inode(7))."""
+        """Return whether anyone besides root has a right: everybody, or a non-root owner or group (inode(7))."""
         own, shared = (right << 6 if self.uid else 0), (right << 3 if self.gid else 0)
         return bool(self.permissions & (right | own | shared))
 
 
 class DirectoryEntry(NamedTuple):
-    """One name in a directory."""
+    """One entry of a directory."""
 
     name: str
     kind: FileKind
 
 
 Node: TypeAlias = Any
-"""One inode, of the own kind of its tree; its `kind` is a `FileKind`."""
+"""One inode, of a type specific to its tree; its `kind` is a `FileKind`."""
 
 
 class Tree(Protocol):
     """Nodes and the names in them.
 
-    Methods raise ImageError for bytes that make no sense, and OSError for what the host says about a file.
+    Methods raise ImageError for malformed data, and OSError for errors that the host reports for a file.
     """
 
     root: Node
 
     def child(self, directory: Node, name: str) -> Node:
-        """Return what a name in a directory stands for, symlinks not followed; None where there is no such name."""
+        """Return the node of a name in a directory, without following symlinks; None if there is no such name."""
 
     def entries(self, directory: Node) -> Iterator[DirectoryEntry]:
         """Yield the names in a directory, without `.` and `..`."""
 
     def link_target(self, link: Node) -> str:
-        """Return the text of a symlink."""
+        """Return the target of a symlink."""
 
     def stat(self, node: Node) -> FileStat:
         """Return the inode's attributes."""
 
     def xattrs(self, node: Node) -> Mapping[bytes, bytes] | None:
-        """Return the extended attributes of an inode; None where the tree does not record them."""
+        """Return the extended attributes of an inode; None if the tree does not record them."""
 
     def directory_identity(self, directory: Node) -> Hashable:
-        """Return the identity of a directory; None where the host sees to it that there are no loops."""
+        """Return the identity of a directory; None if the host ensures that there are no loops."""
 
     def open(self, node: Node) -> OpenFile:
         """Open a regular file."""

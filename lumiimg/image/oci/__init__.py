@@ -1,1 +1,1 @@
-"""Images as registries and `docker save` hand them out: layers of tars, whose whiteouts take away what is below."""
+"""Images in the formats of registries and `docker save`: tars as layers, with whiteouts that remove files below."""

@@ -1,10 +1,10 @@
-"""Layers as tars that any part can be read of: where they lie, or, of compressed ones, in a folder of the cache.
+"""Layers as tars with random access: uncompressed ones in place, compressed ones unpacked into a folder of the cache.
 
 <cache>/oci/<hex>.tar    the layer whose content has this sha256
 
-The config of an image has the digest of each layer's unpacked content, which is verified before a word of it is
-believed. A tar gets its name when it is whole and verified, and is then used as it is: a folder of this user that
-nobody else may write to, or others would decide what an image holds.
+The config of an image contains the digest of each layer's unpacked content, which is verified before it is used. A tar
+gets its name once it is complete and verified, and is not verified again: it must be a file of this user that nobody
+else may write to, or others would decide what an image contains.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
     from io import BufferedIOBase
 
 Cache = Callable[[], Path]
-"""Where the cache is; asked only where something is put there."""
+"""Function that returns the cache folder; called only if something is stored there."""
 FOLDER = "oci"
-"""Of the cache."""
+"""Name of the folder inside the cache."""
 FETCH_AGAIN = "fetch the image again"
 _NAME = re.compile(r"[0-9a-f]{64}\.tar")
 _CHUNK_BYTES = 1 << 20
-# what layers of zeros may unpack to, whatever their size; beyond, a ratio that no real software has
+# layers may always unpack to this size, even if they are all zeros; above it, to a ratio that no real software reaches
 _FREE_BYTES = 4 << 30
 _MAX_RATIO = 200
 _SPARE_BYTES = 256 << 20
-"""What is left free on the disk."""
+"""Space left free on the disk."""
 _END = bytes(1024)
-"""Of a tar, as good as always; one without it is unpacked each time."""
+"""End of nearly every tar; one without it is unpacked each time."""
 _ABANDONED_S = 24 * 3600.0
-"""A file that nobody wrote to for so long is that of a process that is gone."""
+"""Age after which an unfinished file belongs to a process that no longer exists."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
-"""Of a frame, or of one that is skipped (RFC 8878)."""
+"""Magic number of a frame or of a skippable frame (RFC 8878)."""
 _ZSTD_WINDOW_LOG = 27
-"""What the reference decoder allows where nobody says more: a window of 128 MiB."""
+"""Default limit of the reference decoder: a window of 128 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer as it is stored."""
+    """A layer as stored in the image."""
 
     source: OpenFile
     sha256: str
-    """Of its content, unpacked, in hexadecimal."""
+    """Digest of its unpacked content, in hexadecimal."""
     where: str
-    """The image that it is of."""
+    """Name of its image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +73,22 @@ class UnpackedLayer:
 
     path: Path
     key: str
-    """The sha256 of its content, as the config of the image has it."""
+    """The sha256 of its content, as in the config of the image."""
     size_bytes: int
-    """Of the tar."""
+    """Size of the tar."""
     used_ns: int
-    """When it was used the last time, in nanoseconds since 1970."""
+    """Time of the last use, in nanoseconds since 1970."""
 
     @property
     def is_intact(self) -> bool:
-        """Whether its content is what it was; False too where it has just been removed."""
+        """Whether its content is unchanged; also False if it has just been removed."""
         try:
             return file_sha256(self.path) == self.key
         except BadInputError:
             return False
 
     def remove(self) -> None:
-        """Remove it; who reads it just now can go on. Raises FailedError."""
+        """Remove it; processes that are reading it can continue. Raises FailedError."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -96,22 +96,22 @@ class UnpackedLayer:
 
 
 def unpacked_layers(cache: Path) -> list[UnpackedLayer]:
-    """Return the layers of a cache; abandoned files of unfinished ones are removed."""
+    """Return the layers of a cache, after removing abandoned unfinished files."""
     found = []
     for path in sorted((cache / FOLDER).glob("*")):
-        with suppress(OSError):  # another has just removed it
+        with suppress(OSError):  # another process has just removed it
             seen = path.lstat()
             if _NAME.fullmatch(path.name):
                 found.append(UnpackedLayer(path, path.stem, seen.st_size, seen.st_mtime_ns))
             elif path.name.startswith(".") and time.time() - seen.st_mtime > _ABANDONED_S:
-                path.unlink()  # an error where it is a folder
+                path.unlink()  # raises OSError for a folder
     return found
 
 
 def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -> Iterator[RandomAccess]:
-    """Yield the tar of each layer, verified; `held` closes them. Without a cache, what is unpacked has no name.
+    """Yield the tar of each layer, verified; `held` closes them. Without a cache, unpacked tars are unnamed files.
 
-    Raises ImageError, MissingHereError where a compressed layer cannot be unpacked.
+    Raises ImageError, and MissingHereError if there is no space to unpack a compressed layer.
     """
     left_bytes = _FREE_BYTES + _MAX_RATIO * sum(layer.source.size for layer in layers)
     for layer in layers:
@@ -129,15 +129,15 @@ def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -
 
 
 def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int) -> HostFile:
-    """Write a tar; after an error nothing of it stays."""
+    """Write a tar; after an error, nothing of it remains."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:
             os.fchmod(file.fileno(), 0o600)
             _verify(layer, _written(content, file, most_bytes, layer.where))
             file.flush()
-            os.fsync(file.fileno())  # a name that outlives a crash must not be that of half a file
-            # by its name it could be another, or none: others may write to the folder, or prune the cache
+            os.fsync(file.fileno())  # a name that survives a crash must not belong to an incomplete file
+            # the name could lead to another file or none by now: others may write to the folder or prune the cache
             tar = HostFile(f"/proc/self/fd/{file.fileno()}")
     except (OSError, FailedError) as error:
         why = error.what if isinstance(error, FailedError) else error.strerror
@@ -149,21 +149,21 @@ def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int)
 
 
 def _find(path: Path) -> HostFile | None:
-    """Return what was unpacked before; None where it is not there, or cannot be trusted."""
+    """Return a layer that was unpacked earlier; None if it does not exist or cannot be trusted."""
     with suppress(OSError):
         file = HostFile(path, follow=False)
         seen = os.fstat(file.fileno())
         end = file.read_at(max(0, file.size - len(_END)), len(_END))  # a copy of a cache may have been cut off
         if seen.st_uid == os.getuid() and not seen.st_mode & 0o022 and end == _END:
             with suppress(OSError):
-                os.utime(file.fileno())  # the longest unused is pruned first
+                os.utime(file.fileno())  # the least recently used one is pruned first
             return file
         file.close()
     return None
 
 
 def _verify(layer: Layer, content: Iterator[bytes]) -> None:
-    """Raise ImageError for other content than the config of the image names."""
+    """Raise ImageError if the content does not match the digest in the config of the image."""
     digest = hashlib.sha256(usedforsecurity=False)
     for chunk in content:
         digest.update(chunk)
@@ -173,7 +173,7 @@ def _verify(layer: Layer, content: Iterator[bytes]) -> None:
 
 
 def _written(content: Iterator[bytes], file: BinaryIO, most_bytes: int, where: str) -> Iterator[bytes]:
-    """Write content and yield it. Raises ImageError for more than there may be, OSError for more than has room."""
+    """Write content and yield it. Raises ImageError if it exceeds the limit, OSError if the disk is full."""
     for chunk in content:
         if file.tell() + len(chunk) > most_bytes:
             raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
@@ -185,7 +185,7 @@ def _written(content: Iterator[bytes], file: BinaryIO, most_bytes: int, where: s
 
 
 def _chunks(where: str, stream: BufferedIOBase, error_of_decoder: type[Exception] = OSError) -> Iterator[bytes]:
-    """Yield the content of a layer. Raises ImageError where it cannot be read, or is damaged."""
+    """Yield the content of a layer. Raises ImageError if it cannot be read or is damaged."""
     try:
         yield from iter(partial(stream.read, _CHUNK_BYTES), b"")
     except (OSError, EOFError, MemoryError, error_of_decoder) as error:
@@ -193,7 +193,7 @@ def _chunks(where: str, stream: BufferedIOBase, error_of_decoder: type[Exception
 
 
 def _decoder(source: RandomAccess) -> tuple[BufferedIOBase, type[Exception]] | None:
-    """Return what unpacks a layer, and the error that it raises; None where it is not compressed."""
+    """Return the decompressing stream of a layer and the error that it raises; None if it is not compressed."""
     head = source.read_at(0, min(4, source.size))
     if head.startswith(_GZIP_MAGIC):
         return gzip.GzipFile(fileobj=stream_of(source), mode="rb"), zlib.error

@@ -1,9 +1,9 @@
-"""An image in the forms that registries and Docker hand out: its config, and its layers.
+"""An image in the formats of registries and Docker: its config and its layers.
 
 OCI layout   folder (or a tar of it) with `oci-layout`, `index.json`, and blobs under `blobs/ALGORITHM/HEX`
              (OCI image-spec `image-layout.md`)
-docker save  tar with `manifest.json`, a list of {Config, RepoTags, Layers}, all three by names in the tar; Docker 25
-             and later write an OCI layout into the same tar, which is what is read then
+docker save  tar with `manifest.json`, a list of {Config, RepoTags, Layers}, which name files in the tar; Docker 25 and
+             later also write an OCI layout into the tar, which is then read instead
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _PLATFORM = "linux/amd64"
 _MAX_DEPTH, _MAX_MANIFESTS, _MAX_LAYERS = 4, 1000, 500
 _MAX_BYTES = 8 << 20
-"""Registries take manifests of 4 MiB; a config with a long history is of the same order."""
+"""Registries accept manifests of up to 4 MiB; a config with a long history has a similar size."""
 _NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-# application/vnd.oci.image.layer.v1.tar+gzip, application/vnd.docker.image.rootfs.diff.tar.gzip and their like
+# application/vnd.oci.image.layer.v1.tar+gzip, application/vnd.docker.image.rootfs.diff.tar.gzip and similar types
 _LAYER = re.compile(r"application/vnd\.(oci\.image\.layer|docker\.image\.rootfs)\.[a-z0-9.]*tar([.+](gzip|zstd))?")
 _SAVE_ONE = "save only one of them"
 _Digest = Annotated[str, matching(r"sha256:[0-9a-f]{64}", "a sha256 digest")]
@@ -49,22 +49,22 @@ class _Descriptor(Struct, frozen=True, rename="camel"):
 
     @property
     def notes(self) -> dict[str, str]:
-        """Its annotations."""
+        """Annotations; empty without any."""
         return self.annotations or {}
 
     @property
     def name(self) -> str:
-        """What it is called; empty where it has no name."""
+        """Name from the annotations; empty if there is none."""
         return next((self.notes[key] for key in _NAMES if key in self.notes), "")
 
     @property
     def made_for(self) -> str:
-        """`linux/amd64`; empty where not stated."""
+        """Platform, such as `linux/amd64`; empty if not stated."""
         return f"{self.platform.get('os')}/{self.platform.get('architecture')}" if self.platform else ""
 
     @property
     def is_attestation(self) -> bool:
-        """Whether it is one of BuildKit's, and no image."""
+        """Whether it is a BuildKit attestation rather than an image."""
         return self.notes.get("vnd.docker.reference.type") == "attestation-manifest"
 
 
@@ -95,7 +95,7 @@ class _RootFs(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """What an image says of itself, the parts that are about what is in it (OCI image-spec `config.md`)."""
+    """The parts of an image's config that describe its content (OCI image-spec `config.md`)."""
 
     warnings: ClassVar[tuple[str, ...]] = ()
     doubts: ClassVar[dict[str, str]] = {}
@@ -104,27 +104,27 @@ class Config(Struct, frozen=True):
     run: _Run | None = field(name="config", default=None)
     rootfs: _RootFs = _RootFs()
     architecture: str | None = None
-    """As Go calls it: `amd64`."""
+    """Go name of the architecture: `amd64`."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that it sets."""
+        """Environment variables that it sets."""
         variables = (text.partition("=") for text in (self.run and self.run.env) or ())
         return {name: value for name, equals, value in variables if name and equals}
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels."""
+        """Labels of the image."""
         return {name: text or "" for name, text in ((self.run and self.run.labels) or {}).items()}
 
 
 def is_oci_layout(files: RootFileSystem) -> bool:
-    """Whether there is an OCI image layout."""
+    """Return whether the files contain an OCI image layout."""
     return files.is_file("oci-layout") and files.is_file("index.json")
 
 
 def read_oci_layout(files: RootFileSystem, where: str) -> tuple[Config, list[Layer]]:
-    """Return what the image of an OCI layout says of itself, and its layers, the lowest first. Raises ImageError."""
+    """Return the config of the image in an OCI layout, and its layers, the lowest first. Raises ImageError."""
     manifest = _read_blob(files, _choose(files, where), _Manifest, where)
     config = _read_blob(files, manifest.config, Config, where)
     layers = manifest.layers or ()
@@ -136,7 +136,7 @@ def read_oci_layout(files: RootFileSystem, where: str) -> tuple[Config, list[Lay
 
 
 def read_docker_archive(files: RootFileSystem, where: str) -> tuple[Config, list[Layer]]:
-    """Return what the image of a `docker save` says of itself, and its layers, the lowest first. Raises ImageError."""
+    """Return the config of the image in a `docker save` tar, and its layers, the lowest first. Raises ImageError."""
     if not files.is_file("manifest.json"):
         hint = "unpack it into a folder and give that, if it is a root"
         raise ImageError("a tar that holds no image", where=where, hint=hint)
@@ -157,7 +157,7 @@ def _layers(files: RootFileSystem, config: Config, paths: Sequence[str], where: 
 
 
 def _choose(files: RootFileSystem, where: str) -> _Descriptor:
-    """Return which image of an index is meant (OCI image-spec `image-index.md`): the only one, for our platform.
+    """Return the image to read (OCI image-spec `image-index.md`): the only one, or that for our platform.
 
     An index lists manifests, one for each platform, or further indexes.
     """
@@ -178,7 +178,7 @@ def _choose(files: RootFileSystem, where: str) -> _Descriptor:
 
 
 def _listed(indexes: Iterable[_Index], where: str) -> list[_Descriptor]:
-    """Return the images and indexes of indexes, each once, also where it has several tags."""
+    """Return the images and indexes listed in indexes, each once even if it has several tags."""
     items = [item for index in indexes for item in index.manifests or ()]
     if len(items) > _MAX_MANIFESTS:
         raise ImageError(f"{len(items)} manifests; {_MAX_MANIFESTS} are the limit", where=where)
@@ -198,7 +198,7 @@ def _read_blob(files: RootFileSystem, blob: _Descriptor, kind: type[T], where: s
 
 
 def _read(files: RootFileSystem, path: str, kind: type[T], where: str, digest: str = "") -> T:
-    """Return what a JSON document says, verified where its digest is known."""
+    """Return a decoded JSON document, verified if its digest is known."""
     with closing(_open(files, path, where)) as file:
         if file.size > _MAX_BYTES:
             raise ImageError(f"{path} has {file.size} bytes; {_MAX_BYTES} are the limit", where=where)

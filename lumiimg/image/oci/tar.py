@@ -1,8 +1,8 @@
 """The members of a tar, from its headers (POSIX pax, GNU tar).
 
-One header is 512 bytes, read by the standard library. What stands before it to extend it (pax records, long names of
-GNU) is read here: its size is a number of the file, and is bounded as Go's `archive/tar` bounds it, so that what the
-engines unpack is what is read. Like them, records meant for all members that follow (type `g`) are passed over.
+One header is 512 bytes, parsed by the standard library. The extensions in front of it (pax records, GNU long names) are
+parsed here: their size comes from the file and is limited as in Go's `archive/tar`, so that this module reads what the
+engines unpack. As in the engines, records for all following members (type `g`) are skipped.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ _MAX_EXTENSIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member, as its headers describe it."""
+    """One member, as described by its headers."""
 
     name: str
     stat: FileStat
-    """Whose size is 0 for whatever has no content; the tar knows nothing of links and identity."""
+    """Attributes; the size is 0 for members without content, links and identity are not known from a tar."""
     start: int
-    """Where the content is, from the start of the tar."""
+    """Offset of the content in the tar."""
     target: str
-    """Of a symlink or a hard link."""
+    """Target of a symlink or a hard link."""
     is_hard_link: bool
     xattrs: Mapping[bytes, bytes]
 
     @property
     def kind(self) -> FileKind:
-        """What it is."""
+        """File type."""
         return self.stat.kind
 
 
 def read_members(stream: BufferedIOBase, limit_bytes: int, where: str) -> Iterator[Member]:
-    """Yield the members of a tar up to its end mark, or to where it just ends; what is not read of them is passed over.
+    """Yield the members of a tar up to its end mark, or to its last byte; their contents are skipped.
 
-    Raises ImageError, also where one ends behind `limit_bytes`.
+    Raises ImageError, also if a member ends after `limit_bytes`.
     """
     records: dict[bytes, bytes] = {}
     position = extensions = 0
@@ -103,7 +103,7 @@ def _header(block: bytes, position: int, where: str) -> tarfile.TarInfo:
 
 
 def _extension(header: tarfile.TarInfo, data: bytes, where: str) -> dict[bytes, bytes]:
-    r"""Return what an extended header says; pax records are `LENGTH KEY=VALUE\n`, the length counting all of it."""
+    r"""Return the records of an extended header; pax records are `LENGTH KEY=VALUE\n`, with the length of all of it."""
     if len(data) < header.size:
         _refuse_damaged("cut off in an extended header", where)
     if header.type == tarfile.XGLTYPE:
@@ -155,7 +155,7 @@ def _member(header: tarfile.TarInfo, records: Mapping[bytes, bytes], start: int,
 
 
 def _number(records: Mapping[bytes, bytes], key: bytes, where: str) -> int:
-    """Return a number of the records, without its fraction."""
+    """Return a number from the pax records, without its fraction."""
     found = _NUMBER.fullmatch(records[key])
     if found is None:
         _refuse_damaged(f"a pax record {_text(key)}={_text(records[key][:20])!r}", where)

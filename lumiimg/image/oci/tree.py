@@ -1,9 +1,9 @@
-"""The root file system that layers make, one put on the other as an engine unpacks them (OCI image-spec `layer.md`).
+"""The root file system that results from unpacking layers over each other as engines do (OCI image-spec `layer.md`).
 
-A member `.wh.NAME` takes NAME of the layers below away, `.wh..wh..opq` all that they have in its directory; neither
-touches what its own layer brings, nor the directories that lead to what it has brought before. Paths are taken inside
-the root, whatever dots and slashes they begin with, and their directories are looked up through symlinks, as umoci
-(which Apptainer uses) does.
+A member `.wh.NAME` removes NAME from the layers below, `.wh..wh..opq` removes everything that they have in its
+directory; neither affects entries of its own layer, nor the directories that lead to entries this layer has already
+added. Paths are resolved inside the root, whatever dots and slashes they begin with, and their directories are looked
+up through symlinks, as umoci (which Apptainer uses) does.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _WHITEOUT, _OPAQUE, _OF_AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MAX_STEPS = 100_000_000
-"""Of lookups, a folder each: at most half a minute."""
+"""Maximum number of folder lookups: at most half a minute."""
 _STEPS_OF_MEMBER, _STEPS_OF_LINK, _STEPS_OF_UNLISTED = 20, 20, 200
-"""What a member counts, and a name that a whiteout looks at; a folder in the target of a link on its way; and one on
-its way that no member is: of these a member of a hostile tar asks for hundreds.
+"""Cost of a member, or of a name that a whiteout checks; of a folder in a link target on its path; and of a folder on
+its path that is not a member: a member of a hostile tar may need hundreds of those.
 """
-# of Linux: PATH_MAX, NAME_MAX, and the links that one lookup follows
+# Linux: PATH_MAX, NAME_MAX, and the number of links that one lookup follows
 _MAX_PATH_CHARACTERS, _MAX_NAME_CHARACTERS, _MAX_LINKS = 4096, 255, 40
 _UNLISTED = FileStat(FileKind.DIRECTORY, 0o755, uid=0, gid=0, size_bytes=0, mtime_s=0, links=1, identity=None)
-"""A directory that no layer has, and that something is in."""
+"""Attributes of a directory that has entries but is not a member of any layer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,16 +41,16 @@ class LayerNode:
     stat: FileStat
     number: int
     content: tuple[RandomAccess, int]
-    """Of a file: its tar, and where it begins there."""
+    """For a file, its tar and its offset there."""
     target: str
     xattrs: Mapping[bytes, bytes]
     names: dict[str, LayerNode]
-    """In a directory; what is none shares one that stays empty."""
+    """Entries of a directory; all other nodes share one empty dict."""
     links: int = 0
 
     @property
     def kind(self) -> FileKind:
-        """What it is."""
+        """File type."""
         return self.stat.kind
 
 
@@ -97,7 +97,7 @@ class LayeredTree:
 
     def _add_layer(self, tar: RandomAccess) -> None:
         brought: set[object] = set()
-        """By this layer: its folders with all above them, and of what else it has, folder and name."""
+        """Entries of this layer: its folders with all folders above them; for other entries, (folder, name)."""
         for member in read_members(stream_of(tar), tar.size, self._where):
             self._spend(_STEPS_OF_MEMBER)
             whiteout = member.name.rpartition("/")[2]
@@ -145,7 +145,7 @@ class LayeredTree:
         brought.add(names[name] if member.kind is FileKind.DIRECTORY else (folders[-1], name))
 
     def _linked(self, member: Member) -> LayerNode:
-        """Return what a hard link leads to."""
+        """Return the target of a hard link."""
         *above, name = self._parts(member.target) or [""]
         with suppress(KeyError):
             target = self._directory(above, make=False)[-1].names[name]
@@ -155,7 +155,7 @@ class LayeredTree:
         raise ImageError(what, where=self._where)
 
     def _directory(self, path: Sequence[str], *, make: bool = True) -> list[LayerNode]:
-        """Return the folders to one, through symlinks; what is missing is made, as engines do, or raises KeyError."""
+        """Return the folders along a path, through symlinks; a missing one is made, as engines do, or is a KeyError."""
         self._spend(len(path))
         nodes = [self.root]
         todo = [*reversed(path)]
@@ -185,7 +185,7 @@ class LayeredTree:
         return nodes
 
     def _parts(self, path: str) -> list[str]:
-        """Return the parts of a path inside the root: `..` takes one away, and at the root does nothing."""
+        """Return the components of a path inside the root: `..` removes one, and has no effect at the root."""
         parts: list[str] = []
         for part in path.split("/"):
             if part == "..":
@@ -230,4 +230,4 @@ class LayerFile:
             raise ImageError(f"a file of a layer: {error}") from error
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the file has no resources of its own."""

@@ -1,1 +1,1 @@
-"""Squashfs 4.0, read lazily and with a bound on everything; `format` has its records, for who writes one, too."""
+"""Squashfs 4.0, read lazily and with limits on everything; `format` defines its records, also for writing."""

@@ -1,4 +1,4 @@
-"""The blocks of a squashfs file system: of data, and of metadata, unpacked once within a bound of memory."""
+"""The data and metadata blocks of a squashfs file system, unpacked and cached within a memory limit."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Value = TypeVar("Value")
 _CACHED_BYTES = 24 << 20
 _MAX_RECORD_BYTES = 64 << 20
 _PACKED_BYTES = 1024
-"""More than what is packed can be longer than it was."""
-# a 1 MiB block needs a dictionary of 1 MiB; the decoder refuses what asks for more
+"""Upper bound for how much longer packed data can be than its content."""
+# a 1 MiB block needs a dictionary of 1 MiB; the decoder refuses a block that needs more
 _LZMA_MEMORY_BYTES = 32 << 20
 _Unpack = Callable[[bytes, int], bytes]
-"""Of a stored block, as much as a limit allows."""
+"""Function that unpacks a stored block up to a limit."""
 
 
 class Cache(dict[Key, Value]):
-    """What was read once; when it has more than a total weight, it is emptied."""
+    """A cache of values that is cleared when their total weight exceeds a limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Cache(dict[Key, Value]):
         self._weight = 0
 
     def keep(self, key: Key, value: Value, weight: int = 1) -> Value:
-        """Remember a value, and return it."""
+        """Store a value and return it."""
         self._weight += weight
         if self._weight > self._limit:
             self.clear()
@@ -49,7 +49,7 @@ class Cache(dict[Key, Value]):
 
 
 class Blocks:
-    """All blocks of one file system, by their positions."""
+    """All blocks of one file system, by position."""
 
     def __init__(self, source: HostFile, superblock: disk.Superblock) -> None:
         self._source = source
@@ -57,10 +57,10 @@ class Blocks:
         self._block_bytes = superblock.block_bytes
         self._decompressor = Decompressor(Compressor(superblock.compression))
         self._cache: Cache[int, tuple[bytes, int]] = Cache(_CACHED_BYTES)
-        """The content, and where the next block of metadata is."""
+        """Content of each block, and the position of the next metadata block."""
 
     def data(self, position: int, size_word: int) -> bytes:
-        """Return the content of a data block; a hole, of which the size word is 0, has no block."""
+        """Return the content of a data block; a hole (size word 0) has no block."""
         known = self._cache.get(position)
         if known is not None:
             return known[0]
@@ -72,10 +72,10 @@ class Blocks:
         return self._cache.keep(position, (content, 0), weight=len(content) + 64)[0]
 
     def beginning(self, position: int, size_word: int, size: int) -> bytes:
-        """Return the first bytes of a data block, without the rest of it where its compression allows for that."""
+        """Return the first bytes of a data block, without unpacking the rest if its compression allows that."""
         is_packed = 0 < size_word <= self._block_bytes
         if is_packed and self._decompressor.has_beginning and position not in self._cache:
-            # of what is packed so little, no more is needed for it
+            # data that does not compress grows by less than this, so these bytes contain the first `size`
             stored = self._source.read_exactly(position, min(size_word, _PACKED_BYTES + size))
             found = self._decompressor.beginning(stored, size)
             if len(found) == size:
@@ -102,11 +102,11 @@ class Blocks:
         return self._cache.keep(position, (content, start + size), weight=len(content) + 64)
 
     def cursor(self, table: int, reference: int) -> Cursor:
-        """Start to read where a reference leads to in a table."""
+        """Return a cursor at a reference into a table."""
         return Cursor(self, table + (reference >> 16), reference & 0xFFFF)
 
     def entry(self, pointers: int, index: int, record: struct.Struct) -> tuple[int, ...]:
-        """Return an entry of a table, of which the list of its metadata blocks is at `pointers`."""
+        """Return an entry of a table whose list of metadata blocks is at `pointers`."""
         block, slot = divmod(index, disk.METADATA_BYTES // record.size)
         pointer = self._source.read_exactly(pointers + block * disk.POINTER.size, disk.POINTER.size)
         (position,) = disk.POINTER.unpack(pointer)
@@ -114,7 +114,7 @@ class Blocks:
 
 
 class Cursor:
-    """A place in a run of metadata blocks that moves as it is read."""
+    """A position in a run of metadata blocks that advances with each read."""
 
     def __init__(self, blocks: Blocks, position: int, offset: int) -> None:
         self._blocks = blocks
@@ -126,7 +126,7 @@ class Cursor:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where a new cursor would go on: position of a block, and offset in it."""
+        """Current position of a block, and offset in it, from which a new cursor can continue."""
         return self._position, self._offset
 
     def read(self, size: int) -> bytes:
@@ -155,10 +155,10 @@ class Cursor:
 
 
 class Decompressor:
-    """The way in which all blocks of one file system are unpacked."""
+    """The decompressor for all blocks of one file system."""
 
     def __init__(self, compression: Compressor) -> None:
-        """Raise ImageError for a compression that is not read."""
+        """Prepare to unpack blocks. Raises ImageError for an unsupported compression."""
         self._name = compression.name.lower()
         self._unpack, self._errors = _unpacker(compression)
         self.has_beginning = compression is not Compressor.LZ4
@@ -180,7 +180,7 @@ class Decompressor:
 
 
 def _unpacker(compression: Compressor) -> tuple[_Unpack, tuple[type[Exception], ...]]:
-    # what is imported here costs milliseconds, and most images are gzip
+    # imported only where needed: it takes milliseconds, and most images use gzip
     match compression:
         case Compressor.GZIP:
             return (lambda block, limit: zlib.decompressobj().decompress(block, limit)), (zlib.error,)
@@ -194,7 +194,7 @@ def _unpacker(compression: Compressor) -> tuple[_Unpack, tuple[type[Exception], 
         case Compressor.LZ4:
             from lz4 import block as lz4  # type: ignore[import-untyped]
 
-            # bare blocks: no frame around them (kernel `fs/squashfs/lz4_wrapper.c`)
+            # raw blocks without a frame (kernel `fs/squashfs/lz4_wrapper.c`)
             of_lz4 = lz4.LZ4BlockError, ValueError
             return (lambda block, limit: lz4.decompress(block, uncompressed_size=limit)), of_lz4
         case Compressor.LZO:

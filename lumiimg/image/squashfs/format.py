@@ -1,17 +1,17 @@
-"""Squashfs 4.0 as it lies on disk (kernel `fs/squashfs/squashfs_fs.h`): the records that are read, and written.
+"""The on-disk format of squashfs 4.0 (kernel `fs/squashfs/squashfs_fs.h`): the records for reading and writing it.
 
     superblock | data blocks | fragments | inode table | directory table | fragment table | export table | id table |
     xattr table
 
-Inodes, directories and the entries of tables live in metadata blocks: at most 8 KiB of content, a u16 in front with
-the stored size, bit 15 set where it is not compressed. A reference is the offset of a metadata block in its table,
-shifted left by 16, plus the offset inside the block. The entries of a table are found by a list of u64: where each of
-its metadata blocks is.
+Inodes, directories and table entries are stored in metadata blocks: at most 8 KiB of content, preceded by a u16 with
+the stored size, bit 15 set if it is not compressed. A reference is the offset of a metadata block in its table,
+shifted left by 16, plus the offset inside the block. Each table has a list of u64 with the positions of its metadata
+blocks.
 
-An inode has what is common to all, then what its type needs, then the size words of a file's blocks or the target of a
-link; a long one has a type that is seven more, and the number of its set of extended attributes. A directory is runs of
-up to 256 names, each with the inode block that they share. The type of an attribute is a prefix of the name that is not
-stored, and 0x100 where the value is a reference to where it stands.
+An inode has a common part, then a part specific to its type, then the size words of a file's blocks or the target of a
+link; a long inode has a type number higher by seven, and the number of its extended attribute set. A directory consists
+of runs of up to 256 names that share an inode block. The type of an attribute stands for a prefix of its name, which is
+not stored, plus 0x100 if the value is a reference to the real value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_FRAGMENT = NO_XATTRS = 0xFFFFFFFF
 
 
 class Compressor(IntEnum):
-    """Of all blocks of one file system."""
+    """Compression of all blocks of one file system."""
 
     GZIP = 1
     LZMA = 2
@@ -41,7 +41,7 @@ class Compressor(IntEnum):
 
 
 class Superblock(NamedTuple):
-    """Its fields, in their order."""
+    """The superblock's fields, in order."""
 
     magic: bytes
     inode_count: int
@@ -49,7 +49,7 @@ class Superblock(NamedTuple):
     block_bytes: int
     fragment_count: int
     compression: int
-    """A `Compressor`."""
+    """Number of a `Compressor`."""
     block_log: int
     flags: int
     id_count: int
@@ -59,7 +59,7 @@ class Superblock(NamedTuple):
     size_bytes: int
     id_table: int
     xattr_table: int
-    """Where the header of the extended attributes is; NO_TABLE without any."""
+    """Position of the extended attribute header; NO_TABLE without any."""
     inode_table: int
     directory_table: int
     fragment_table: int
@@ -73,7 +73,7 @@ POINTER = struct.Struct("<Q")
 ID = struct.Struct("<I")
 FRAGMENT = struct.Struct("<QII")
 BLOCK_STORED = 1 << 24
-"""In the size word of a data block, or of a fragment: it is not compressed."""
+"""Bit in the size word of a data block or a fragment that marks it as not compressed."""
 
 COMMON = struct.Struct("<HHHHII")
 DIRECTORY = struct.Struct("<IIHHI")
@@ -85,7 +85,7 @@ LINKS = XATTR_INDEX = struct.Struct("<I")
 RUN = INDEX = struct.Struct("<III")
 ENTRY = struct.Struct("<HhHH")
 LONG = 7
-"""What a long type is above its short one."""
+"""Difference between a long type number and the short one."""
 BLOCK_DEVICE = 4
 KIND_OF_TYPE = {
     1: FileKind.DIRECTORY,
@@ -98,7 +98,7 @@ KIND_OF_TYPE = {
 }
 NAMES_IN_RUN = 256
 DOTS_BYTES = 3
-"""What the size in a directory's inode is above that of its listing: for `.` and `..`, which are not stored."""
+"""Difference between the size in a directory's inode and that of its listing: `.` and `..` are not stored."""
 
 XATTR_TABLE = struct.Struct("<QII")
 XATTR_SET = struct.Struct("<QII")
@@ -109,11 +109,11 @@ XATTR_PREFIXES = {0: b"user.", 1: b"trusted.", 2: b"security."}
 
 
 class Content(NamedTuple):
-    """Where the content of a regular file is."""
+    """Location of a regular file's content."""
 
     start: int = 0
     words: tuple[int, ...] = ()
-    """Of its blocks: stored size, and whether it is not compressed; 0 is a hole."""
+    """Size words of its blocks: stored size, and a bit for not compressed; 0 is a hole."""
     fragment: int = NO_FRAGMENT
-    """The number of the block of tails that has the last of it."""
+    """Number of the fragment block that contains its tail."""
     fragment_offset: int = 0

@@ -1,4 +1,4 @@
-"""A squashfs file system as a tree: nothing is read before it is asked for, and all that it names is bounded."""
+"""A squashfs file system as a tree, read on demand; every size and count that it contains is limited."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 _MIN_BLOCK_LOG, _MAX_BLOCK_LOG = 12, 20
 _CACHED_NODES = 200_000
-"""Inodes, and names in directories."""
+"""Maximum number of inodes, and of directory entries, in memory."""
 _USUAL_BYTES = 256
-"""Of an inode in memory; the target of a symlink may have many more."""
+"""Typical size of an inode in memory; a symlink target may need much more."""
 _HEAD_BYTES = 4096
-"""Of a file: so much shows what it is, and of most files nothing more is asked."""
+"""Length of the start of a file, which shows what it is; most files are read no further."""
 # a listing of 64 MiB has some two million names; a file of 2 TiB in blocks of 128 KiB has a list of sizes of 64 MiB
 _MAX_LISTING_BYTES = 64 << 20
 _MAX_BLOCKS = 16 << 20
 _MAX_TARGET_BYTES = 65535
-# of the kernel: XATTR_SIZE_MAX for a value, XATTR_LIST_MAX for all names of an inode, each of two bytes at least
+# the kernel's XATTR_SIZE_MAX for a value, and XATTR_LIST_MAX for all names of an inode, each of at least two bytes
 _MAX_XATTR_BYTES = 65536
 _MAX_XATTRS = 65536 // 2
 _MOST_SETS = 10_000
-"""Sets of extended attributes that are looked at for an opaque directory."""
+"""Maximum number of extended attribute sets that are searched for an opaque directory."""
 _MANY_XATTRS, _MAX_READ_XATTRS = 100, 1 << 20
-"""Attributes in a set that no real inode has, and how many of such sets are read in all: a few seconds."""
+"""Number of attributes that no real inode has, and the total read from such sets: a few seconds."""
 
 
 class _Name(NamedTuple):
-    """What a name stands for: an inode, and what kind of inode the listing says that it is."""
+    """A directory entry: the reference of its inode, and the file type in the listing."""
 
     reference: int
     kind: FileKind
@@ -59,29 +59,29 @@ class Inode:
     links: int = 1
     size_bytes: int = 0
     listing: tuple[int, int] = (0, 0)
-    """Of a directory: metadata position in the directory table, and offset."""
+    """For a directory, the metadata position of its listing in the directory table, and the offset."""
     file: Content | None = None
-    """Of a regular file, without the size words of its blocks."""
+    """For a regular file, the location of its content, without the size words of its blocks."""
     words_at: tuple[int, int] = (0, 0)
-    """Of a regular file: metadata position and offset of the size words."""
+    """For a regular file, metadata position and offset of the size words."""
     target: str = ""
     device: Device | None = None
     xattrs: int = disk.NO_XATTRS
-    """The number of its set of extended attributes."""
+    """Number of its set of extended attributes."""
 
 
 class SquashfsTree:
-    """One file system; the source is not closed with it."""
+    """One file system; closing its source is up to the caller."""
 
     def __init__(self, source: HostFile) -> None:
-        """Raise ImageError for what is damaged, or in a format that is not read."""
+        """Read the superblock and the root. Raises ImageError if they are damaged or in an unsupported format."""
         self._source = source
         self.superblock = _read_superblock(source)
         self._blocks = Blocks(source, self.superblock)
         self._inodes: Cache[int, Inode] = Cache(_CACHED_NODES)
         self._listings: Cache[int, dict[str, _Name]] = Cache(_CACHED_NODES)
         self._owners: dict[int, int] = {}
-        """User and group ids by their numbers: those that were looked up."""
+        """User and group ids already looked up, by their index."""
         self._read_xattrs = 0
         self.root = self._inode(self.superblock.root_inode)
         if self.root.kind is not FileKind.DIRECTORY:
@@ -127,20 +127,20 @@ class SquashfsTree:
         return SquashfsFile(self, self._blocks, node, (self._source.identity, node.reference))
 
     def has_opaque(self) -> bool:
-        """Whether any directory may be opaque; with very many sets of attributes not all are looked at."""
+        """Return whether any directory may be opaque; also True if there are too many attribute sets to check."""
         if self.superblock.xattr_table == disk.NO_TABLE:
             return False
         _, count = self._xattr_table
         return count > _MOST_SETS or any(is_opaque(self._xattr_set(number)) for number in range(count))
 
     def stored(self, position: int, size: int) -> bytes:
-        """Return bytes as they are stored; `size` is the caller's to bound."""
+        """Return bytes as they are stored; the caller must limit `size`."""
         return self._source.read_exactly(position, size)
 
     def content(self, node: Inode, most_blocks: int | None = None) -> Content:
-        """Return where the content of a regular file is; a tail in a fragment is not a block.
+        """Return the location of a regular file's content; a tail in a fragment does not count as a block.
 
-        Only the first `most_blocks` blocks where it is given: a list of 64 MiB can be a few kilobytes in the image.
+        `most_blocks` limits the blocks listed: a list of 64 MiB may take only a few kilobytes in the image.
         """
         if node.file is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
@@ -153,7 +153,7 @@ class SquashfsTree:
         return node.file._replace(words=struct.unpack(f"<{count}I", words))
 
     def fragment_place(self, index: int) -> tuple[int, int]:
-        """Return where a block that holds the tails of several files is, and its size word."""
+        """Return the position and size word of a fragment, a block with the tails of several files."""
         if index >= self.superblock.fragment_count:
             raise ImageError(f"fragment {index} of {self.superblock.fragment_count} in the squashfs file system")
         position, size_word, _ = self._blocks.entry(self.superblock.fragment_table, index, disk.FRAGMENT)
@@ -195,7 +195,7 @@ class SquashfsTree:
 
     @cached_property
     def _xattr_table(self) -> tuple[int, int]:
-        """Where the extended attributes begin, and how many sets there are."""
+        """Start of the extended attributes, and the number of sets."""
         header = self._source.read_exactly(self.superblock.xattr_table, disk.XATTR_TABLE.size)
         start, count, _ = disk.XATTR_TABLE.unpack(header)
         return start, count
@@ -217,7 +217,7 @@ class SquashfsTree:
             if kind & disk.XATTR_ELSEWHERE:
                 (reference,) = disk.POINTER.unpack(value.ljust(disk.POINTER.size, b"\0")[: disk.POINTER.size])
                 value = _xattr_value(self._blocks.cursor(start, reference))
-            if (prefix := disk.XATTR_PREFIXES.get(kind & 0xFF)) is not None:  # the kernel shows no others either
+            if (prefix := disk.XATTR_PREFIXES.get(kind & 0xFF)) is not None:  # the kernel does not show others, either
                 found[prefix + name] = value
         return found
 
@@ -259,10 +259,10 @@ class SquashfsFile:
         return b"".join(parts)[skip : skip + end - offset]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the file has no resources of its own."""
 
     def _block(self, index: int) -> bytes:
-        """Return one block of the content, whole but for the last."""
+        """Return one block of the content; only the last may be shorter."""
         expected = min(self._block_bytes, self.size - index * self._block_bytes)
         content = self._content if index else self._first
         words = content.words
@@ -279,7 +279,7 @@ class SquashfsFile:
 
 
 def _read_superblock(source: HostFile) -> Superblock:
-    """Return the superblock, checked against the size of the source."""
+    """Return the superblock after checking that it is valid and fits the size of the source."""
     where = source.name
     if source.size < disk.SUPERBLOCK.size:
         raise ImageError(f"a squashfs file system of {source.size} bytes is cut off", where=where)
