@@ -1,4 +1,4 @@
-"""What an ELF file says, and what glibc's dynamic loader would do with it over a root file system.
+"""The facts in an ELF file, and what glibc's dynamic loader would do with it in a root file system.
 
 process = Process(fs, LoaderConfig(library_path="/opt/lib"))
 result = process.start("/usr/bin/python3")

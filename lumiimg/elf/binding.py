@@ -1,9 +1,9 @@
-"""Which object serves a symbol: what nothing defines where the loader looks, or another than is meant.
+"""Which object a symbol is bound to: symbols that no object in scope defines, or that an unintended one defines.
 
-And whether the parts of the C library in a process are of one build. They share data whose layout is private to a
-build, under one version name in all of them (GLIBC_PRIVATE): that this is defined says nothing. Tried with the
-libraries of glibc 2.31, 2.36, 2.41 and 2.43: with another ld.so or libc.so.6 processes ended at their start, crashed or
-hung (of 2.41 with 2.43, `ls` ran); with another libm, libdl or librt some did. Of two builds of 2.36 none ended.
+Also whether the parts of the C library in a process come from one build. They share data whose layout is private to a
+build, under one version name in all builds (GLIBC_PRIVATE): its definition proves nothing. Tried with the libraries of
+glibc 2.31, 2.36, 2.41 and 2.43: with a different ld.so or libc.so.6, processes ended at startup, crashed or hung (`ls`
+ran with 2.41 and 2.43 mixed); with a different libm, libdl or librt, some did. With two builds of 2.36, none ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DEFINITION = re.compile(r"GLIBC_2\.([0-9]{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class UndefinedSymbol:
-    """A symbol that an object needs, and that nothing defines."""
+    """A symbol that an object needs and that no object defines."""
 
     loaded: LoadedObject
     symbol: WantedSymbol
@@ -50,27 +50,27 @@ class UndefinedSymbol:
 
 @dataclass(frozen=True, slots=True)
 class UndefinedSymbols:
-    """Those of some objects."""
+    """The undefined symbols of some objects."""
 
     found: tuple[UndefinedSymbol, ...] = ()
     is_sure: bool = True
-    """False where a library out of a snapshot may define them: its symbols are not recorded."""
+    """False if a library from a snapshot may define them: its symbols are not recorded."""
     unread: str | None = None
-    """Why they cannot be looked for."""
+    """Reason why the symbols could not be read."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What the loader would say."""
+        """Error messages that the loader would print."""
         return tuple(map(str, self.found))
 
 
 def undefined_in(
     process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject] = ()
 ) -> UndefinedSymbols:
-    """Look for the symbols of some objects of a process, in the objects that one load brought after the other.
+    """Return the symbols of some objects of a process that no object in their scope defines, one load after the other.
 
-    `lazy`: of these, what is looked up at the load alone. The symbols of libraries out of a snapshot are not recorded,
-    the versions that they define are: a symbol that asks for one of those is taken to be there.
+    For objects in `lazy`, only symbols looked up at load time count. Libraries from a snapshot have their version
+    definitions recorded, but not their symbols: a symbol that requires one of these versions is assumed to exist.
     """
     loads: dict[LoadedObject, list[LoadedObject]] = {}
     for loaded in objects:
@@ -90,9 +90,9 @@ def undefined_in(
 def _of_load(
     process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject]
 ) -> tuple[list[UndefinedSymbol], bool]:
-    """Return (undefined symbols of the objects of one load, whether a library of a snapshot may define them).
+    """Return (undefined symbols of the objects of one load, whether a library from a snapshot may define them).
 
-    One library after the other: no more is in memory than what the objects want.
+    Libraries are read one after the other, so that only the wanted symbols are in memory.
     """
     wanted: dict[LoadedObject, frozenset[WantedSymbol]] = {}
     size_chars = 0
@@ -115,7 +115,7 @@ def _of_load(
             recorded.update(loaded.facts.version_definitions)
             continue
         with process.open(loaded) as file:
-            # what it copies, it defines, and looks for elsewhere
+            # a copied symbol is defined in this file and looked up in others
             left -= defined_symbols(file, left) - wanted.get(loaded, frozenset())
     lacking = [
         UndefinedSymbol(loaded, symbol)
@@ -127,7 +127,7 @@ def _of_load(
 
 
 def _nearest_first(process: Process, objects: Sequence[LoadedObject]) -> dict[LoadedObject, None]:
-    """Return where the symbols of one load are looked up, what these need first: the tables of others are large."""
+    """Return the scope of one load, with the directly needed libraries first: the tables of the others are large."""
     needed = (process.find(name) for loaded in objects for name in loaded.facts.needed)
     scope = process.scopes.of(objects[0])
     visible = {*scope}
@@ -135,7 +135,7 @@ def _nearest_first(process: Process, objects: Sequence[LoadedObject]) -> dict[Lo
 
 
 def reference_of(process: Process, user: LoadedObject, name: str) -> Reference | None:
-    """Return how an object refers to a symbol; None where it does not, or its symbols are not recorded.
+    """Return how an object refers to a symbol; None if it does not, or if its symbols are not recorded.
 
     Raises OSError, BadInputError.
     """
@@ -146,10 +146,10 @@ def reference_of(process: Process, user: LoadedObject, name: str) -> Reference |
 
 
 def definer_of(process: Process, user: LoadedObject, reference: Reference) -> LoadedObject | None:
-    """Return the object that a reference of another is bound to (glibc `elf/dl-lookup.c`, _dl_lookup_symbol_x).
+    """Return the object that a reference of `user` is bound to (glibc `elf/dl-lookup.c`, _dl_lookup_symbol_x).
 
-    By the scopes as they are now: a reference that was bound before something was opened with RTLD_GLOBAL does not see
-    that. STB_GNU_UNIQUE is taken for STB_GLOBAL. Raises OSError, BadInputError.
+    The current scopes apply; a reference bound before a library was opened with RTLD_GLOBAL does not search that
+    library. STB_GNU_UNIQUE is treated as STB_GLOBAL. Raises OSError, BadInputError.
     """
     if reference.is_bound:
         return user
@@ -159,7 +159,7 @@ def definer_of(process: Process, user: LoadedObject, reference: Reference) -> Lo
 def dlsym(process: Process, handle: LoadedObject, name: str) -> LoadedObject | None:
     """Return the object in which `dlsym(handle, name)` finds a symbol: that of the handle, or one that it needs.
 
-    The handle of the program finds what all see (dlsym(3); glibc `elf/dl-sym.c`). Raises OSError, BadInputError.
+    The program's handle searches the global scope (dlsym(3); glibc `elf/dl-sym.c`). Raises OSError, BadInputError.
     """
     scopes = process.scopes
     seen = scopes.of(handle) if handle is process.objects[0] else scopes.list_of(handle)
@@ -179,10 +179,10 @@ def _first(
 def interposed(
     process: Process, user: LoadedObject, provider: LoadedObject, prefix: str
 ) -> tuple[LoadedObject, str] | None:
-    """Return the library that answers a function in place of the one that is asked for it, and the function's name.
+    """Return the library that interposes a function which `user` expects from `provider`, and the function's name.
 
-    It comes earlier in the scope (ld.so(8), LD_PRELOAD; dlopen(3), RTLD_GLOBAL). Counted are functions that the other
-    defines, and those that begin with `prefix`; where the symbols of one of the two are not recorded, these alone.
+    It comes earlier in the scope (ld.so(8), LD_PRELOAD; dlopen(3), RTLD_GLOBAL). Functions count if `provider` defines
+    them, or if they begin with `prefix`; if the symbols of one of the two are not recorded, only the latter count.
     Raises OSError, BadInputError.
     """
     wanted: set[WantedSymbol] | None = None
@@ -204,7 +204,7 @@ def interposed(
 
 
 def is_glibc_part(facts: ElfFacts) -> bool:
-    """Whether a library is a part of the C library: none of those can be exchanged alone."""
+    """Return whether a library is part of the C library: no such part can be replaced on its own."""
     return (
         _PRIVATE in facts.version_definitions
         or any(need.name == _PRIVATE for need in facts.version_needs)
@@ -214,20 +214,20 @@ def is_glibc_part(facts: ElfFacts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GlibcMismatch:
-    """Parts of two builds in one process."""
+    """Parts of two C library builds in one process."""
 
     part: str
-    """Path of the one that is not of libc.so.6's build."""
+    """Path of the part that does not come from the build of libc.so.6."""
     evidence: tuple[str, ...]
-    """Of both, what shows it."""
+    """Evidence for both."""
     is_fatal: bool
-    """Whether it is an ld.so of another version: nearly every process ends at its start, crashes or hangs."""
+    """Whether ld.so has a different version: nearly every process ends at startup, crashes or hangs."""
 
 
 def glibc_mismatch(process: Process) -> GlibcMismatch | None:
-    """Return what of the C library in a process is of another build than its libc.so.6; None where nothing shows it."""
+    """Return a C library part of a process from a different build than its libc.so.6; None without evidence."""
     libc, loader, of_loader = process.find(_LIBC), process.loader.path, process.loader.banner
-    if libc is None or libc is process.objects[0]:  # a libc.so.6 alone, as of a compiler's sysroot: nobody runs it
+    if libc is None or libc is process.objects[0]:  # a lone libc.so.6, such as in a compiler's sysroot: nobody runs it
         return None
     own = process.files.banner(process.config.absolute(libc.path))
     of_libc = f"{libc.path}: {own or 'a file of the host'}"
@@ -245,7 +245,7 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
 
 
 def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: int | None) -> str | None:
-    """Return what shows that a part is of another build than libc.so.6, of glibc 2.`minor`."""
+    """Return the evidence that a part is from a different build than libc.so.6 of glibc 2.`minor`; None without any."""
     try:
         real, of_libc = process.files.resolve(part.path), process.files.resolve(libc.path)
     except (OSError, BadInputError):
@@ -258,12 +258,12 @@ def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: in
     defined = [int(match[1]) for name in part.facts.version_definitions if (match := _DEFINITION.fullmatch(name))]
     if minor is not None and max(defined, default=0) > minor:
         return f"it defines GLIBC_2.{max(defined)}"
-    # the loader has a folder of its own in some distributions, and variants for a CPU are below that of the others
+    # in some distributions the loader has its own folder, and CPU-specific variants are in a folder below the others
     folder, own = of_libc.rpartition("/")[0], real.rpartition("/")[0]
     if (part.facts.soname or "").startswith("ld-") or f"{own}/".startswith(f"{folder}/"):
         return None
     parts = ((f"{folder}/{part.facts.soname}", part.facts), (f"{own}/{_LIBC}", libc.facts))
-    for path, facts in parts:  # a copy of what lies beside the other is of the same build
+    for path, facts in parts:  # the same file exists beside the other part, so this is only a copy of the same build
         other = facts_at(process.files.fs, path)
         if other is not None and other.build_id is not None and other.build_id == facts.build_id:
             return None

@@ -1,11 +1,11 @@
-"""What one ELF file says about itself, read the way the dynamic loader reads it.
+"""The facts about one ELF file, read the way the dynamic loader reads them.
 
-Everything comes from the program headers, the dynamic segment and the notes. Section headers are never used: stripped
-and sstripped files say the same as whole ones. A few ranges are read, never the whole file.
+Everything comes from the program headers, the dynamic segment and the notes. Section headers are never used, so
+stripped and sstripped files give the same facts. Only a few ranges are read, never the whole file.
 
 The dynamic segment is tag and value pairs up to DT_NULL; values are numbers, addresses, or offsets into DT_STRTAB (gABI
-chapter 5, `elf.h`). Versions (LSB, "Symbol Versioning") are walked as `elf/dl-version.c` of glibc walks them, by the
-links between records and not by their announced number:
+chapter 5, `elf.h`). Versions (LSB, "Symbol Versioning") are traversed as in glibc's `elf/dl-version.c`, by following
+the links between records rather than by the stated count:
 
     Verneed: version u16, cnt u16, file u32, aux u32, next u32        Vernaux: hash u32, flags u16, other u16, name u32,
                                                                                next u32
@@ -54,7 +54,7 @@ _VER_FLG_BASE, _VER_FLG_WEAK = 1, 2
 _MAX_DYNAMIC_BYTES = 1 << 20
 _READ_BYTES = 4096
 _MAX_NEEDED = 4096
-# 15 bits of a version index are all that .gnu.version can name
+# .gnu.version has only 15 bits for a version index
 _MAX_VERSIONS = 32767
 _MAX_VERSIONS_BYTES = 4 << 20
 T = TypeVar("T")
@@ -77,91 +77,91 @@ _MAX_NOTES_BYTES = 65536
 
 
 class VersionNeed(Struct, frozen=True):
-    """One version that must be (or, weak, should be) defined by the library loaded as `file`."""
+    """One version that the library loaded as `file` must (or, if weak, should) define."""
 
     file: str
-    """DT_NEEDED name of the library that should have it."""
+    """DT_NEEDED name of the library that should define it."""
     name: str
-    """`GLIBC_2.38`."""
+    """Name of the version, such as `GLIBC_2.38`."""
     weak: bool
     """Whether it may be absent."""
 
 
 class ElfFacts(Struct, frozen=True):
-    """One ELF file. Names are text with surrogates for bytes that are not UTF-8; an absent fact is None."""
+    """One ELF file. Names contain surrogates for bytes that are not UTF-8; an absent fact is None."""
 
     machine: int
     """e_machine: 62 is x86-64, 183 aarch64."""
     type: int
     """e_type: 2 is ET_EXEC, 3 ET_DYN."""
     is_dynamic: bool
-    """Whether there is a dynamic segment: False for a static program."""
+    """Whether it has a dynamic segment: False for a static program."""
     interpreter: str | None = None
-    """PT_INTERP: path of the loader that the file asks for."""
+    """PT_INTERP: path of the loader that the file requests."""
     soname: str | None = None
     """DT_SONAME."""
     needed: tuple[str, ...] = ()
     """DT_NEEDED, in order."""
     rpath: str | None = None
-    """As written; the loader ignores it where there is a runpath."""
+    """DT_RPATH, as written; the loader ignores it if there is a runpath."""
     runpath: str | None = None
     """DT_RUNPATH, as written."""
     filters: tuple[str, ...] = ()
-    """DT_FILTER and DT_AUXILIARY: libraries whose symbols come before its own."""
+    """DT_FILTER and DT_AUXILIARY: libraries whose symbols take precedence over its own."""
     flags: int = 0
     """DT_FLAGS."""
     flags_1: int = 0
     """DT_FLAGS_1."""
     version_needs: tuple[VersionNeed, ...] = ()
-    """Versions that it asks for."""
+    """Versions that it requires."""
     version_definitions: tuple[str, ...] = ()
-    """With the base definition, which is the file's own name."""
+    """Versions that it defines, including the base definition, which is the file's own name."""
     tls_size_bytes: int = 0
-    """Of its thread-local storage."""
+    """Size of its thread-local storage."""
     executable_stack: bool = True
-    """Without a PT_GNU_STACK, what the loader takes for this machine: True on x86-64, False on aarch64."""
+    """Whether it needs an executable stack; the default without PT_GNU_STACK is True on x86-64, False on aarch64."""
     isa_needed: int | None = None
     """GNU_PROPERTY_X86_ISA_1_NEEDED: bit 0 baseline, 1 v2, 2 v3, 3 v4."""
     build_id: str | None = None
-    """The note of GNU's ld, in hexadecimal."""
+    """Build ID from the GNU note, in hexadecimal."""
     has_relr: bool = False
     """Whether it has DT_RELR relocations."""
     tls_align: int = 0
     """Alignment of its thread-local storage, in bytes."""
     tls_skew_bytes: int = 0
-    """How far the TLS block starts behind an address of that alignment."""
+    """Offset of the TLS block from an address with that alignment."""
     has_loads: bool = True
-    """Whether there is any PT_LOAD."""
+    """Whether it has any PT_LOAD."""
     loads_misplaced: bool = False
-    """Whether the address and the file offset of a PT_LOAD differ within a page: no loader maps that."""
+    """Whether a PT_LOAD has an address and a file offset with different positions in a page: no loader maps that."""
     loads_underaligned: bool = False
-    """Whether the alignment of a PT_LOAD is less than a page: glibc before 2.35 refuses that."""
+    """Whether a PT_LOAD is aligned to less than a page: glibc before 2.35 rejects that."""
     missing_bytes: int = 0
-    """How far the segments reach past the end of the file: it was cut off, as by a copy that did not finish."""
+    """Number of bytes by which the segments exceed the file: it is truncated, for example by an unfinished copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotElf:
-    """A library of which only the facts are at hand, out of a snapshot; whoever wants its bytes gets an ElfError."""
+    """A library from a snapshot, which contains only its facts; reading its bytes raises ElfError."""
 
     facts: ElfFacts
     size: int
-    """In bytes."""
+    """Size in bytes."""
     identity: Hashable
     exports: tuple[str, ...] = ()
-    """Of the names that it exports, those that were recorded."""
+    """Exported names that were recorded."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Raise ElfError."""
         raise ElfError(f"only the facts of this file are recorded, not the {size} bytes at {offset}")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no open file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElfAbi:
-    """For what kind of machine an ELF file is, by its header."""
+    """The kind of machine that an ELF file is for, by its header."""
 
     machine: int
     """e_machine: 62 is x86-64, 183 aarch64."""
@@ -172,12 +172,12 @@ class ElfAbi:
 
     @property
     def is_modelled(self) -> bool:
-        """Whether it is of the kind that is read here: 64 bits, with the byte order of x86-64."""
+        """Whether it is of the kind supported here: 64-bit, with the byte order of x86-64."""
         return self.bits == 64 and self.little_endian
 
 
 def read_abi(file: RandomAccess) -> ElfAbi | None:
-    """Return what the header says; None for what is not an ELF file. Raises what reading the file raises."""
+    """Return the ABI in the header; None for a file that is not ELF. Raises only what reading the file raises."""
     if isinstance(file, SnapshotElf):
         return ElfAbi(file.facts.machine, 64, little_endian=True, is_code=True)
     head = file.read_at(0, 20)
@@ -188,34 +188,34 @@ def read_abi(file: RandomAccess) -> ElfAbi | None:
 
 
 class Dynamic:
-    """The dynamic segment of a file; without values for a file that has none. Raises ElfError, whatever the bytes."""
+    """The dynamic segment of a file; empty if it has none. Invalid bytes of any kind raise ElfError."""
 
     def __init__(self, file: RandomAccess, first: bytes | None = None) -> None:
-        """`first` are the first bytes of the file where they are at hand (see Segments)."""
+        """Read the segment; `first` is the start of the file, if already read (see Segments)."""
         self.segments = Segments(file, first)
         self._entries = _entries_of(self.segments)
         self.values = dict(self._entries)
-        """The last value of each tag, as the loader keeps it."""
+        """Last value of each tag, which is what the loader uses."""
         self._string: Callable[[int], str] = _no_string
         if DT_STRTAB in self.values:
-            # DT_STRSZ is mandatory in the gABI, but the loader never reads it; the segment is the bound then
+            # the gABI requires DT_STRSZ, but the loader never reads it; without it, the segment is the limit
             address = self.values[DT_STRTAB]
             size_bytes = self.values.get(DT_STRSZ) or self.segments.rest_bytes(address)
             self._string = StringTable(self.segments, address, size_bytes).at
 
     def name(self, tag: int) -> str | None:
-        """Return the string of a tag of the dynamic section; None without it."""
+        """Return the string of a tag; None if the tag is absent."""
         return self._string(self.values[tag]) if tag in self.values else None
 
     def names(self, tag: int) -> tuple[str, ...]:
-        """Return the names of a tag that may be there several times, in their order."""
+        """Return the names of a tag that may occur several times, in order."""
         offsets = [value for number, value in self._entries if number == tag] if tag in self.values else []
         if len(offsets) > _MAX_NEEDED:
             raise ElfError(f"{len(offsets)} needed libraries")
         return tuple(map(self._string, offsets))
 
     def version_needs(self) -> list[tuple[int, VersionNeed]]:
-        """Return the versions that it asks for, each with its index in .gnu.version."""
+        """Return the versions that it requires, each with its index in .gnu.version."""
         return self._records(DT_VERNEED, self._needs_in)
 
     def _needs_in(self, data: bytes) -> list[tuple[int, VersionNeed]]:
@@ -239,7 +239,7 @@ class Dynamic:
     def version_definitions(self) -> list[tuple[int | None, str]]:
         """Return the versions that it defines, each with its index in .gnu.version.
 
-        The base definition, which is the file's own name and no symbol's version, has no index.
+        The base definition, which is the file's own name and not the version of a symbol, has the index None.
         """
         return self._records(DT_VERDEF, self._definitions_in)
 
@@ -259,7 +259,7 @@ class Dynamic:
         return found
 
     def _records(self, tag: int, read: Callable[[bytes], list[T]]) -> list[T]:
-        """Read records that carry their own length: where they go on behind what was read, more is read."""
+        """Return records of unknown total length: if they continue past the data read, read more."""
         if DT_STRTAB not in self.values or tag not in self.values:
             return []
         size = _READ_BYTES
@@ -282,8 +282,8 @@ def _no_string(_: int) -> str:
 def _entries_of(segments: Segments) -> list[tuple[int, int]]:
     """Return the entries up to DT_NULL.
 
-    The loader never looks at the size of PT_DYNAMIC: it reads to DT_NULL. Where none is left in the file, zeros follow
-    in memory. A PT_DYNAMIC without bytes is what a file of separate debug information has, and is none.
+    The loader ignores the size of PT_DYNAMIC and reads up to DT_NULL. If the file ends before that, zeros follow in
+    memory. An empty PT_DYNAMIC, as in a separate debug information file, does not count.
     """
     found = segments.of_type(PT_DYNAMIC)
     if not found or found[-1].file_bytes == 0:
@@ -292,7 +292,7 @@ def _entries_of(segments: Segments) -> list[tuple[int, int]]:
     while True:
         data = segments.at(found[-1].address, size)
         count = len(data) // _ENTRY.size
-        # every tag but DT_NULL is a true value
+        # every tag except DT_NULL is truthy
         entries = list(itertools.takewhile(itemgetter(0), _ENTRY.iter_unpack(data[: count * _ENTRY.size])))
         if len(entries) < count or len(data) < size:
             return entries
@@ -302,9 +302,9 @@ def _entries_of(segments: Segments) -> list[tuple[int, int]]:
 
 
 def read_elf(file: RandomAccess, first: bytes | None = None) -> ElfFacts:
-    """Return the facts of one file, whose first bytes may be at hand (see Segments).
+    """Return the facts of one file; `first` is its start, if already read (see Segments).
 
-    Raises ElfError, whatever the bytes.
+    Invalid bytes of any kind raise ElfError.
     """
     dynamic = Dynamic(file, first)
     segments, values = dynamic.segments, dynamic.values
@@ -343,7 +343,7 @@ def read_elf(file: RandomAccess, first: bytes | None = None) -> ElfFacts:
 def _interpreter(segments: Segments) -> str | None:
     found = segments.of_type(PT_INTERP)
     if not found or found[0].file_bytes == 0:
-        return None  # without bytes: a file of separate debug information
+        return None  # an empty segment: a separate debug information file
     segment = found[0]
     if not 1 < segment.file_bytes <= _MAX_PATH_BYTES:
         raise ElfError(f"an interpreter path of {segment.file_bytes} bytes")
@@ -354,9 +354,9 @@ def _interpreter(segments: Segments) -> str | None:
 
 
 def _notes_of(segments: Segments) -> tuple[str | None, int | None]:
-    """Return (the build id in hex digits, the x86-64 levels) that the notes name.
+    """Return (the build ID in hexadecimal, the x86-64 level bits) from the notes.
 
-    A note that runs out of its segment ends the segment: the loader reads on without it too.
+    A note that exceeds its segment is ignored: the loader also continues without it.
     """
     build_id: str | None = None
     isa_needed: int | None = None

@@ -1,15 +1,15 @@
-"""The C library of a root file system: its kind, its version, and what its loader has compiled in.
+"""The C library of a root file system: its kind, its version, and the values compiled into its loader.
 
-glibc's ld.so carries its default directories as one run of strings (`system_dirs` in `elf/dl-load.c`), each with a
+glibc's ld.so contains its default directories as consecutive strings (`system_dirs` in `elf/dl-load.c`), each with a
 slash at both ends; distributions differ (`/lib/x86_64-linux-gnu/` and three more on Debian, `/lib64/` and `/usr/lib64/`
-on SUSE and Red Hat), so they are read from the loader of the image. `$LIB` is the first of them without its slashes.
-Of which version they are, libc.so.6 says in a banner, and ld.so from 2.33 on.
+on SUSE and Red Hat), so they are read from the image's loader. `$LIB` is the first of them without its slashes. The
+version is in a banner in libc.so.6 and, since 2.33, in ld.so.
 
-What reaches it from outside: environment, kernel, and what it makes of the CPU. glibc 2.33 and newer tries
-`glibc-hwcaps/<level>/` below a folder first, best level first (`sysdeps/x86_64/dl-hwcaps_subdirs.c`; levels: x86-64
-psABI). Up to 2.36 also the legacy subdirectories (`elf/dl-hwcaps.c:_dl_important_hwcaps`): no distribution of today
-fills them, so they are looked for, and not into. Platform `haswell` is there on CPUs of Intel only
-(`sysdeps/x86/cpu-features.c`, 2.26 to 2.43); elsewhere the platform is what the kernel says in AT_PLATFORM.
+External inputs are the environment, the kernel and the CPU as glibc classifies it. glibc 2.33 and newer first tries
+`glibc-hwcaps/<level>/` below a directory, best level first (`sysdeps/x86_64/dl-hwcaps_subdirs.c`; levels: x86-64
+psABI). Up to 2.36, it also tries the legacy subdirectories (`elf/dl-hwcaps.c:_dl_important_hwcaps`): no current
+distribution fills them, so lumiimg checks only whether they exist. Platform `haswell` exists only on Intel CPUs
+(`sysdeps/x86/cpu-features.c`, 2.26 to 2.43); on others, the platform is the kernel's AT_PLATFORM.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LEVELS = (
 _ISA_BITS = {"x86-64-v2": 2, "x86-64-v3": 4, "x86-64-v4": 8}
 _PLATFORM_OF_MACHINE = {X86_64: "x86_64", 183: "aarch64"}
 _LEGACY = ("tls/", "haswell/", "avx512_1/", "x86_64/")
-"""Each combination of these is searched; the first part of each is here."""
+"""First components of the legacy subdirectories; glibc searches every combination of them."""
 
 _LOADER_OF_MACHINE = {
     X86_64: "/lib64/ld-linux-x86-64.so.2",
@@ -65,53 +65,53 @@ T = TypeVar("T")
 
 
 def since(minor: int | None, first: int) -> bool:
-    """Return whether a rule holds that came with glibc 2.`first`; one of unknown version is taken for a new one."""
+    """Return whether a rule introduced in glibc 2.`first` applies; an unknown version is assumed to be new."""
     return minor is None or minor >= first
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderConfig:
-    """What reaches the loader from outside the root file system."""
+    """Inputs of the loader from outside the root file system."""
 
     library_path: str | None = None
-    """LD_LIBRARY_PATH as the process gets it."""
+    """LD_LIBRARY_PATH of the process."""
     preload: tuple[str, ...] = ()
     """Names in LD_PRELOAD."""
     cwd: str = "/"
     hwcaps: tuple[str, ...] = ()
     """glibc-hwcaps levels of the CPU, best first."""
     intel: bool = False
-    """Whether the CPU is one of Intel: only then is `$PLATFORM` `haswell`."""
+    """Whether it is an Intel CPU: only then can `$PLATFORM` be `haswell`."""
     bind_now: bool = False
-    """Whether LD_BIND_NOW is set: then calls are bound at the load, too."""
+    """Whether LD_BIND_NOW is set, so that calls are bound at load time, too."""
 
     def absolute(self, path: str) -> str:
-        """Return a path as the kernel takes it, from the current directory."""
+        """Return an absolute path: a relative one starts at the current directory."""
         return path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
 
     def levels(self, machine: int, glibc_minor: int | None) -> tuple[str, ...]:
-        """Return the levels that this glibc knows: none before they came."""
+        """Return the CPU's levels that this glibc supports; none before 2.33."""
         return self.hwcaps if machine == X86_64 and since(glibc_minor, 33) else ()
 
     @property
     def isa(self) -> int:
-        """The GNU_PROPERTY_X86_ISA_1 bits that the CPU has."""
+        """GNU_PROPERTY_X86_ISA_1 bits of the CPU."""
         return 1 | sum(_ISA_BITS.get(level, 0) for level in self.hwcaps)
 
     def platform(self, machine: int) -> str | None:
-        """Return `$PLATFORM`; None for a machine of which it is not known."""
+        """Return `$PLATFORM`; None if it is not known for a machine."""
         if machine == X86_64 and self.intel and "x86-64-v3" in self.hwcaps:
             return "haswell"
         return _PLATFORM_OF_MACHINE.get(machine)
 
 
 def legacy_subdirectories(machine: int, glibc_minor: int | None) -> tuple[str, ...]:
-    """Return the subdirectories that such a glibc may look into first, and lumiimg does not."""
+    """Return the subdirectories that such a glibc may search first, and that lumiimg does not search."""
     return _LEGACY if machine == X86_64 and not since(glibc_minor, 37) else ()
 
 
 def cpu_levels(flags: Collection[str]) -> tuple[str, ...]:
-    """Return the glibc-hwcaps names, best first, of an x86-64 CPU with these flags of /proc/cpuinfo."""
+    """Return the glibc-hwcaps levels, best first, of an x86-64 CPU with these /proc/cpuinfo flags."""
     have = set(flags)
     met = itertools.takewhile(lambda level: level[1] <= have, _LEVELS)
     return tuple(name for name, _ in met)[::-1]
@@ -120,15 +120,15 @@ def cpu_levels(flags: Collection[str]) -> tuple[str, ...]:
 class FileSystem(Protocol):
     """A root file system; paths are absolute, symlinks are followed inside the root.
 
-    What cannot be opened is an OSError with the errno of Linux: ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR, ENAMETOOLONG.
-    Bytes of the image that make no sense are a BadInputError.
+    A file that cannot be opened raises OSError with the Linux errno: ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR,
+    ENAMETOOLONG. Malformed data in the image raises BadInputError.
     """
 
     def open(self, path: str) -> OpenFile:
         """Open a regular file."""
 
     def open_exec(self, path: str) -> OpenFile:
-        """Open a program, or the loader that it names, as the kernel does: without the right to read it."""
+        """Open a program, or its loader, as the kernel does: without needing the right to read it."""
 
     def is_dir(self, path: str) -> bool:
         """Return whether a path leads to a directory; False for a path that cannot be looked up."""
@@ -138,12 +138,12 @@ class FileSystem(Protocol):
 
 
 class Banner(NamedTuple):
-    """What libc.so.6 or ld.so says of itself."""
+    """The version banner of libc.so.6 or ld.so."""
 
     build: str
-    """`Debian GLIBC 2.36-9`."""
+    """Name of the build, such as `Debian GLIBC 2.36-9`."""
     minor: int
-    """36 of glibc 2.36."""
+    """Minor version: 36 for glibc 2.36."""
 
     def __str__(self) -> str:
         return f"{self.build}, 2.{self.minor}"
@@ -154,34 +154,34 @@ class CLibrary:
     """The C library of a root file system."""
 
     kind: Literal["glibc", "musl"] | None = None
-    """None where no loader of either is there."""
+    """Kind of C library; None if the loader of neither exists."""
     loader: str | None = None
-    """Path of glibc's, the first of those that programs could name."""
+    """Path of glibc's loader, the first of the usual ones that exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """What one glibc loader brings with it."""
+    """The properties of one glibc loader."""
 
     path: str
-    """The program's interpreter."""
+    """Path of the program's interpreter."""
     directories: tuple[str, ...]
-    """Default directories, each with a slash at the end, in the order of the search."""
+    """Default directories, each with a trailing slash, in search order."""
     banner: Banner | None
-    """What it says of itself: nothing before 2.33."""
+    """Version banner; None before 2.33."""
     glibc_minor: int | None
-    """35 for glibc 2.35; None where it is not known."""
+    """Minor version: 35 for glibc 2.35; None if it is not known."""
     cache: LoaderCache | None
     warnings: tuple[str, ...] = ()
 
     @property
     def lib(self) -> str:
-        """What the loader puts in place of `$LIB`."""
+        """Value of `$LIB`."""
         return self.directories[0].strip("/")
 
 
 def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader:
-    """Return what the loader of a root file system has compiled in; `interpreter` is a program's PT_INTERP."""
+    """Return the properties of a root file system's loader; `interpreter` is a program's PT_INTERP."""
     warnings: list[str] = []
     path = interpreter or _LOADER_OF_MACHINE.get(machine, "/lib/ld.so.1")
     data = b""
@@ -213,7 +213,7 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
 def _compiled_directories(loader: bytes) -> tuple[str, ...]:
     """Return the longest run of C strings that are library directories with a slash at both ends.
 
-    The same run is there twice in newer loaders; the first will do.
+    Newer loaders contain the same run twice; the first is used.
     """
     best: list[str] = []
     run: list[str] = []
@@ -230,12 +230,12 @@ def _compiled_directories(loader: bytes) -> tuple[str, ...]:
 
 
 def banner_at(fs: FileSystem, path: str) -> Banner | None:
-    """Return what libc.so.6 or ld.so says of itself; None where it is silent, or not there."""
+    """Return the banner of libc.so.6 or ld.so; None if the file has none or does not exist."""
     return _banner(read_or_empty(fs, path, _MAX_LIBC_BYTES))
 
 
 def _banner(data: bytes) -> Banner | None:
-    """Return glibc's banner, which is looked for by a part that does not vary: a regex alone is slow."""
+    """Return glibc's banner; it is located by its constant part first, because a regex alone is slow."""
     at = data.find(_IN_RELEASE)
     found = _RELEASE.search(data, max(0, at - _MAX_RELEASE_BYTES), at + _MAX_RELEASE_BYTES) if at >= 0 else None
     if found is None:
@@ -244,7 +244,7 @@ def _banner(data: bytes) -> Banner | None:
 
 
 def _banner_of_libc(fs: FileSystem, cache: LoaderCache | None) -> Banner | None:
-    """Return the banner of libc.so.6: where the cache says, or in a default directory of any layout."""
+    """Return the banner of libc.so.6 at its path in the cache, or else in a default directory of any layout."""
     names = [f"{directory}/{name}" for name in _DEBIAN_NAME_OF_MACHINE.values() for directory in ("/lib", "/usr/lib")]
     cached = cache.lookup("libc.so.6") if cache else None
     default_paths = (f"{directory}/libc.so.6" for directory in (*names, "/lib64", "/usr/lib64", "/lib", "/usr/lib"))
@@ -254,7 +254,7 @@ def _banner_of_libc(fs: FileSystem, cache: LoaderCache | None) -> Banner | None:
 def c_library_of(fs: FileSystem) -> CLibrary:
     """Return the C library of a root file system.
 
-    Both can be installed side by side; then it is the one that the shell asks for.
+    If both are installed side by side, it is the one that the shell uses.
     """
     glibc = [path for path in _LOADER_OF_MACHINE.values() if _is_there(fs, path)]
     musl = any(_is_there(fs, path) for path in _MUSL_LOADERS)
@@ -266,35 +266,35 @@ def c_library_of(fs: FileSystem) -> CLibrary:
 
 
 def glibc_version(fs: FileSystem) -> str | None:
-    """Return the version of a root's glibc, like `2.35`; None where there is none, or it does not say."""
+    """Return the version of a root's glibc, such as `2.35`; None if there is no glibc, or no banner."""
     loader = c_library_of(fs).loader
     banner = (banner_at(fs, loader) or _banner_of_libc(fs, None)) if loader else None
     return f"2.{banner.minor}" if banner else None
 
 
 def facts_at(fs: FileSystem, path: str) -> ElfFacts | None:
-    """Return the facts of the file at a path; None for what cannot be read, or is not an ELF file."""
+    """Return the facts of the file at a path; None if it cannot be read or is not an ELF file."""
     return _read_elf_of(fs, path, read_elf, None)
 
 
 def abi_at(fs: FileSystem, path: str) -> ElfAbi | None:
-    """Return for what kind of machine the file at a path is; None for what cannot be read, or is not an ELF file."""
+    """Return the kind of machine that the file at a path is for; None if it cannot be read or is not an ELF file."""
     return _read_elf_of(fs, path, read_abi, None)
 
 
 def exported_at(fs: FileSystem, path: str, prefix: str = "") -> frozenset[str]:
-    """Return the names that the file at a path defines for others; none where that cannot be read."""
+    """Return the names that the file at a path exports; empty if it cannot be read."""
     return _read_elf_of(fs, path, lambda file: exported_symbols(file, prefix), frozenset())
 
 
 def wanted_at(fs: FileSystem, path: str) -> frozenset[str]:
-    """Return the names that the file at a path must find elsewhere; none where that cannot be read."""
+    """Return the names that the file at a path must find elsewhere; empty if it cannot be read."""
     wanted = _read_elf_of(fs, path, undefined_symbols, frozenset[WantedSymbol]())
     return frozenset(symbol.name for symbol in wanted)
 
 
 def _read_elf_of(fs: FileSystem, path: str, read: Callable[[OpenFile], T], default: T) -> T:
-    """Return what is read of a file; the default where that cannot be."""
+    """Return the result of `read` for a file; the default if it cannot be read."""
     with contextlib.suppress(OSError, BadInputError), contextlib.closing(fs.open(path)) as file:
         return read(file)
     return default

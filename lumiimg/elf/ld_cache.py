@@ -1,4 +1,4 @@
-r"""/etc/ld.so.cache: which file the loader takes for a name, as ldconfig wrote it down.
+r"""/etc/ld.so.cache: the file that the loader uses for a name, as recorded by ldconfig.
 
 Format: glibc `sysdeps/generic/dl-cache.h`; meaning: `elf/dl-cache.c`.
 
@@ -7,11 +7,11 @@ Format: glibc `sysdeps/generic/dl-cache.h`; meaning: `elf/dl-cache.c`.
                           entries of 24 bytes: flags i32, key u32, value u32, osversion u32, hwcap u64; then strings
     extensions            magic u32, count u32, (tag u32, flags u32, offset u32, size u32) each
 
-key and value are offsets of strings, from the header of the new part. The old part is passed over; only `ldconfig -c
-old` writes a cache that has nothing else. ldconfig sorts the entries, and the loader searches by halves; here all of a
-name are found. Bit 62 of hwcap says that its low half is an index into the names of extension 1: the entry is for CPUs
-of that glibc-hwcaps level only; bits 32 to 41 are the number of the ISA level that the file is marked with. Without bit
-62, hwcap is a mask of legacy names, which the loader takes up to 2.39: such entries are passed over, too.
+key and value are string offsets, from the header of the new part. The old part is skipped; only `ldconfig -c old`
+writes a cache without a new part. ldconfig sorts the entries and the loader uses binary search; this module finds all
+entries of a name. Bit 62 of hwcap means that its low half is an index into the names of extension 1: the entry is only
+for CPUs of that glibc-hwcaps level; bits 32 to 41 are the number of the ISA level that the file is marked with. Without
+bit 62, hwcap is a mask of legacy names, which the loader supports up to 2.39: such entries are skipped, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAG_HWCAPS = 1
 _ENDIAN_MASK, _ENDIAN_LITTLE = 3, 2
 _HWCAP_EXTENSION = 1 << 62
 _ISA_LEVEL_SHIFT, _ISA_LEVEL_MASK = 32, 0x3FF
-_FLAG_ELF = 1  # FLAG_ELF alone, which every loader takes
+_FLAG_ELF = 1  # FLAG_ELF alone, which every loader accepts
 _FLAGS_OF_MACHINE = {62: 0x0303, 183: 0x0A03, 21: 0x0503, 243: 0x1003}
 _MAX_NAME_BYTES = 1024
 _MAX_HWCAP_NAMES = 1024
@@ -46,31 +46,31 @@ _MAX_ENTRIES = 1 << 16
 
 
 class LoaderCache:
-    """One parsed cache; `lookup` is what `_dl_load_cache_lookup` does with it."""
+    """One parsed cache; `lookup` corresponds to `_dl_load_cache_lookup`."""
 
     def __init__(self, table: bytes, strings: bytes, hwcaps: tuple[str, ...] = ()) -> None:
-        """`table` are the entries as in the file, `strings` what their key and value are offsets into.
+        """Take the raw entries (`table`) and the data that their key and value are offsets into (`strings`).
 
         `hwcaps` are the names of the glibc-hwcaps subdirectories that entries refer to.
         """
         self.hwcaps = hwcaps
         self._strings = strings
         self._entries: dict[str | None, list[tuple[int, int, int]]] = {}
-        """Flags, value and hwcap of the entries of each name, in their order."""
+        """Flags, value and hwcap of the entries of each name, in order."""
         for flags, key, value, _, hwcap in _NEW_ENTRY.iter_unpack(table):
             self._entries.setdefault(self._string(key), []).append((flags, value, hwcap))
 
     @property
     def has_legacy_entries(self) -> bool:
-        """Whether an entry is for CPUs that a legacy name is for."""
+        """Whether an entry is for CPUs with a legacy hwcap name."""
         entries = (entry for same in self._entries.values() for entry in same)
         return any(hwcap and not hwcap & _HWCAP_EXTENSION for _, _, hwcap in entries)
 
     def lookup(self, name: str, machine: int = 62, levels: tuple[str, ...] = (), isa: int = 0x3FF) -> str | None:
-        """Return the one path that the loader tries for a name.
+        """Return the path that the loader tries for a name.
 
-        `levels` are the glibc-hwcaps names that the CPU has, best first; `isa` its ISA_1 bits. Only one path comes
-        back: where that file is gone, the loader does not try another entry.
+        `levels` are the CPU's glibc-hwcaps levels, best first; `isa` its ISA_1 bits. There is only one path: if that
+        file does not exist, the loader does not try another entry.
         """
         best: str | None = None
         best_rank = len(levels)
@@ -87,7 +87,7 @@ class LoaderCache:
                 if rank < best_rank:
                     best, best_rank = path, rank
             elif best is not None or not hwcap:
-                # plain entries come after those for a CPU level, and the first one ends the search
+                # plain entries follow those for a CPU level, and the first one ends the search
                 return best if best is not None else path
         return best
 
@@ -97,9 +97,9 @@ class LoaderCache:
 
 
 def parse_cache(data: bytes) -> LoaderCache | None:
-    """Return the cache that the loader would use out of a file's bytes; None for one of the old format alone.
+    """Return the cache that the loader would use from a file's content; None if it has only the old format.
 
-    Raises ElfError where it would use none.
+    Raises ElfError if the loader would not use it.
     """
     start = 0
     if data.startswith(_OLD_MAGIC):
@@ -113,7 +113,7 @@ def parse_cache(data: bytes) -> LoaderCache | None:
     elif not data.startswith(_NEW_MAGIC):
         raise ElfError("not a cache of the dynamic loader")
     data = data[start:]
-    # len_strings is not looked at by the loader either
+    # the loader ignores len_strings, too
     _, count, _, flags, extensions_at = _unpack(_NEW_HEADER, data, 0)
     if flags and flags & _ENDIAN_MASK != _ENDIAN_LITTLE:
         raise ElfError("a loader cache for the other byte order")
@@ -124,7 +124,7 @@ def parse_cache(data: bytes) -> LoaderCache | None:
 
 
 def _hwcaps_in(data: bytes, at: int) -> Iterator[str]:
-    """Yield the names of extension 1; none where the block is absent or wrong, as the loader sees it."""
+    """Yield the names of extension 1; none if the loader would find the block absent or invalid."""
     if at == 0 or at % 4 or at + _EXTENSION_HEADER.size > len(data):
         return
     magic, count = _EXTENSION_HEADER.unpack_from(data, at)

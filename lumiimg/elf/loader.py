@@ -1,18 +1,18 @@
 """A model of glibc's ld.so: what one process would load from a root file system, and from where.
 
 The rules are those of `elf/dl-load.c` (where a name is searched), `elf/dl-deps.c` (in which order) and
-`elf/dl-version.c` (whether the versions fit) of glibc 2.26 to 2.43; ld.so(8) gives them in short. A process is started
-with a program or a library, as `ld.so --list` does it, and may then dlopen more on top of what it has:
+`elf/dl-version.c` (whether the versions match) of glibc 2.26 to 2.43; ld.so(8) summarizes them. A process is started
+with a program or a library, as with `ld.so --list`, and may then dlopen more libraries:
 
     process = Process(fs, LoaderConfig(library_path="/opt/lib"))
     process.start("/usr/bin/python3")
     result = process.dlopen("libfabric.so.1", requester)
 
-Where ld.so stops at the first error, the model notes it and goes on, so that one run reports everything that is wrong.
+ld.so stops at the first error; the model records it and continues, so that one run reports all errors.
 
 Not modelled: filters (DT_FILTER, DT_AUXILIARY: a warning names the file), AT_SECURE (setuid programs: LD_* is
 dropped, $ORIGIN and names with a slash are restricted), LD_AUDIT and its libraries, GLIBC_TUNABLES, dlmopen, dlclose,
-the preloads of a static program under an explicit ld.so, and whether the symbols behind a version are there.
+the preloads of a static program under an explicit ld.so, and whether the symbols of a version exist.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _NO_STATIC_TLS = "cannot allocate memory in static TLS block"
 
 
 class Process:
-    """One process: the objects that it has loaded, and the rules by which it loads more.
+    """One process: its loaded objects, and the rules by which it loads more.
 
-    `cache` may be shared by processes over the same root file system, which saves reading its libraries again.
+    Processes over the same root file system may share a `cache`, so that its libraries are read only once.
     """
 
     def __init__(self, fs: FileSystem, config: LoaderConfig | None = None, *, cache: ElfCache | None = None) -> None:
@@ -68,7 +68,7 @@ class Process:
         self._rules: SearchRules | None = None
         self._loader: Loader | None = None
         self.machine = 0
-        """e_machine of what was started."""
+        """e_machine of the started program or library."""
         self._stack_is_executable = False
         self._is_running = False
         self._runs = False
@@ -77,21 +77,21 @@ class Process:
 
     @property
     def objects(self) -> list[LoadedObject]:
-        """What the process has loaded, in the order in which it came."""
+        """Objects of the process, in load order."""
         return self._names.objects
 
     @property
     def loader(self) -> Loader:
-        """The loader of this process. Only after `start`."""
+        """Loader of this process. Available only after `start`."""
         if self._loader is None:
             raise RuntimeError("the process does not start")
         return self._loader
 
     def start(self, path: str, *, exec_start: bool = False) -> LoadResult:
-        """Start a program, or load a library alone, as `ld.so --list PATH` does it.
+        """Start a program, or load a library on its own, as `ld.so --list PATH` does.
 
-        $ORIGIN of the program is the directory of its real path where the kernel starts it (`exec_start`: it is run by
-        its own name), and since glibc 2.42 under an explicit ld.so too; before that, of the path as given.
+        $ORIGIN of the program is the directory of its real path if the kernel starts it (`exec_start`: it is run by its
+        own name), and since glibc 2.42 under an explicit ld.so, too; before that, of the path as given.
         """
         result = LoadResult()
         self._runs = exec_start
@@ -130,7 +130,7 @@ class Process:
         order = result.objects
         self._load_needed(order, result)
         if since(minor, _FIRST_MINOR_LISTING_ITSELF) and (facts.needed or len(order) > 1):
-            # it is in every process; ld.so lists it last where nothing needs it, and calls a lone object static
+            # the loader is in every process; ld.so lists it last if nothing needs it, and calls a lone object static
             order.extend(each for each in self.objects[1:2] if each not in order)
         self.scopes.add_global([*order, *self.objects[1:2]])
         self._stack_is_executable = any(loaded.facts.executable_stack for loaded in order)
@@ -139,14 +139,14 @@ class Process:
         self._is_running = True
 
     def may_differ_by_exec(self, path: str) -> bool:
-        """Whether a program that was started as `ld.so --list` does it may load others where the kernel starts it."""
+        """Return whether a program started as by `ld.so --list` may load other files when the kernel starts it."""
         absolute = self.config.absolute(path)
         return not since(self.loader.glibc_minor, FIRST_MINOR_WITH_RELR) or self.files.resolve(absolute) != absolute
 
     def dlopen(self, name: str, requester: LoadedObject | None = None, *, rtld_global: bool = False) -> LoadResult:
-        """Load a library on top of what the process has; `requester` is the object whose code calls dlopen.
+        """Load a library into the running process; `requester` is the object whose code calls dlopen.
 
-        What a dlopen with errors has loaded can be looked at until the next dlopen, which finds the process without it.
+        Objects from a failed dlopen stay visible until the next dlopen, which starts without them.
         """
         if not self.objects:
             raise RuntimeError("the process does not start")
@@ -172,47 +172,47 @@ class Process:
         self._load_needed(order, result)
         result.objects = [loaded for loaded in order if loaded not in already]
         self._check(result.objects, result)
-        # relocated in the reverse order, what is needed before what needs it
+        # relocation is in reverse order: an object's dependencies before the object
         for loaded in reversed(result.objects):
             if self._tls is not None and not self._tls.take(loaded.facts):
                 result.errors.append(f"{loaded.path}: {_NO_STATIC_TLS}")
 
     def open(self, loaded: LoadedObject) -> contextlib.closing[OpenFile]:
-        """Open the file of an object, for a `with`. Raises OSError, BadInputError."""
+        """Open the file of an object, for use in a `with`. Raises OSError, BadInputError."""
         is_run = self._runs and loaded.found_by is FoundBy.PROGRAM
         fs = self.files.fs
         return contextlib.closing((fs.open_exec if is_run else fs.open)(self.config.absolute(loaded.path)))
 
     def find(self, name: str) -> LoadedObject | None:
-        """Return the object of the process that a name, path or soname belongs to."""
+        """Return the object of the process with a name, path or soname; None if there is none."""
         found = self._names.find(name)
         if found is None and self.objects and name == self.objects[0].path:
             return self.objects[0]
         return found
 
     def passes_over(self, path: str) -> str | None:
-        """Return why its search goes on behind a file that is there; None where it does not. Only after `start`."""
+        """Return why the loader would skip an existing file in its search; None if it would not. Only after `start`."""
         opened = self.files.open(self.config.absolute(path), self.machine)
         if opened.is_other_machine or opened.is_other_class:
             return "it is for another architecture"
         return os.strerror(errno.EACCES) if opened.errno == errno.EACCES else None
 
     def would_take(self, path: str) -> bool:
-        """Whether the loader would take a file, if it looked where it is. Only after `start`."""
+        """Return whether the loader would use a file if its search reached it. Only after `start`."""
         opened = self.files.open(self.config.absolute(path), self.machine)
         return opened.facts is not None and not (opened.is_other_machine or opened.is_other_class)
 
     def cached(self, name: str) -> str | None:
-        """Return the path that /etc/ld.so.cache has for a name."""
+        """Return the path that /etc/ld.so.cache contains for a name."""
         return self._rules.cached(name) if self._rules else None
 
     def _add_loader(self, main: LoadedObject, program: Candidate, result: LoadResult) -> None:
-        """Put the loader itself into the process: a need for it is met before any search."""
+        """Add the loader itself to the process: a need for it is satisfied without a search."""
         path = self.loader.path
         opened = self.files.open(self.config.absolute(path), self.machine, to_run=True)
         if opened.facts is None:
             result.errors.append(self._not_run(path, opened))
-        elif opened.identity != program.identity:  # else the loader was started on itself
+        elif opened.identity != program.identity:  # otherwise the loader itself was started
             facts, recorded = opened.facts, opened.is_recorded
             name, by = facts.soname or path, FoundBy.INTERPRETER
             loader = LoadedObject(name, path, facts, by, main, origin_of(path), is_recorded=recorded)
@@ -239,7 +239,7 @@ class Process:
         return [name for name in re.split(r"[ \t\n:]+", text) if name]
 
     def _load_needed(self, order: list[LoadedObject], result: LoadResult) -> None:
-        """Load what the objects of a list need, breadth first, and put it at the end of that list."""
+        """Load the dependencies of the objects in a list, breadth first, and append them to the list."""
         listed = set(order)
         for loaded in order:
             if len(self.objects) >= _MAX_OBJECTS:
@@ -261,13 +261,13 @@ class Process:
 
     def _need(self, name: str, loaded: LoadedObject, result: LoadResult) -> LoadedObject | None:
         if name in _OF_THE_KERNEL:
-            # in every process from its first moment, and known by its soname: no file of that name is looked for
+            # in every process from the start, and known by its soname: no file with that name is searched for
             result.missing_names.add(name)
             result.closure[name] = name
             return None
         found = self._map(name, loaded, result)
         if result.closure.get(name) is None:
-            # the same name may be found for one object and not for another
+            # a name may be found for one object but not for another
             result.closure[name] = found.path if found else None
         return found
 
@@ -280,10 +280,10 @@ class Process:
         found_by: FoundBy | None = None,
         by_dlopen: bool = False,
     ) -> LoadedObject | None:
-        """Return the object for a name: one of the process, or a file that the rules find (`_dl_map_object`)."""
+        """Return the object for a name: a loaded one, or a file found by the rules (`_dl_map_object`)."""
         if self._rules is None:
             raise RuntimeError("the process has no loader: it is static, or not started")
-        # a need is expanded whatever it looks like, any other name only where it is a path
+        # the name of a need is always expanded, any other name only if it is a path
         is_need = found_by is None and not by_dlopen
         wanted = self._rules.expand(name, requester.origin) if is_need or "/" in name else name
         known = self._names.lookup(wanted)
@@ -319,7 +319,7 @@ class Process:
         return loaded
 
     def _check(self, objects: list[LoadedObject], result: LoadResult) -> None:
-        """Judge what is new in the process: versions, the CPU that it needs, and whether it is whole."""
+        """Check newly loaded objects: their versions, the CPU they need, and whether their files are complete."""
         minor = self.loader.glibc_minor
         check_versions(objects, self._names.named, minor, result)
         for loaded in objects:
@@ -329,7 +329,7 @@ class Process:
             crash = run_problem(loaded.facts, minor) if self._runs or self._is_running else None
             if crash and not result.missing_versions:
                 result.errors.append(f"{loaded.path}: {crash}")
-            # mmap(2) takes a file that was cut off, and a read of a page that is not there is SIGBUS
+            # mmap(2) accepts a truncated file, and reading a page past its end raises SIGBUS
             if loaded.facts.missing_bytes:
                 result.warnings.append(
                     f"{loaded.path}: cut off: {loaded.facts.missing_bytes} bytes are not in the file"
@@ -337,13 +337,13 @@ class Process:
         result.warnings.extend(self._rules.doubts if self._rules else ())
 
     def _not_run(self, name: str, opened: Candidate) -> str:
-        """Return why the kernel does not run a file, in a shell's words."""
+        """Return why the kernel does not run a file, as a shell reports it."""
         if opened.errno == errno.EACCES:
             return f"{name}: cannot execute: {os.strerror(opened.errno)}"
         return self._failure(name, opened)
 
     def _failure(self, name: str, opened: Candidate) -> str:
-        """Return the loader's words for a file that it cannot take."""
+        """Return the loader's message for a file that it cannot load."""
         if opened.is_other_class:
             return f"{name}: wrong ELF class: ELFCLASS32"
         if opened.problem and not opened.errno:
@@ -354,5 +354,5 @@ class Process:
 
 
 def _words_at_start(number: int) -> str:
-    """Return the text of an errno as ld.so has it before libc is there: few are spelled out (`elf/dl-minimal.c`)."""
+    """Return ld.so's text for an errno before libc is loaded, which exists for only a few (`elf/dl-minimal.c`)."""
     return os.strerror(number) if number in _SPELLED_AT_START else f"Error {number}"

@@ -1,6 +1,6 @@
-"""One symbol of a file, looked up as the loader does it: by the hash table.
+"""Look up one symbol of a file as the loader does: by the hash table.
 
-glibc `elf/dl-lookup.c`: do_lookup_x and check_match say whether a lookup that reaches a file ends there.
+glibc `elf/dl-lookup.c`: do_lookup_x and check_match decide whether a lookup that reaches a file ends there.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Reference(NamedTuple):
 
     wanted: WantedSymbol
     is_defined: bool = False
-    """Whether the file has a definition of its own."""
+    """Whether the file has its own definition."""
     is_bound: bool = False
-    """Whether it is bound to that one, whatever other files have: protected, DT_SYMBOLIC, or bound by the linker."""
+    """Whether it is always bound to that definition: protected, DT_SYMBOLIC, or bound by the linker."""
 
 
 class _Symbol(NamedTuple):
@@ -62,11 +62,11 @@ class _Symbol(NamedTuple):
     section: int
     value: int
     version: int
-    """Its entry of .gnu.version."""
+    """Its entry in .gnu.version."""
 
     @property
     def is_definition(self) -> bool:
-        """Whether a lookup may take it (glibc `elf/dl-lookup.c`, check_match)."""
+        """Whether a lookup may match it (glibc `elf/dl-lookup.c`, check_match)."""
         kind = self.info & 15
         has_value = bool(self.value) or self.section == _SHN_ABS or kind == _STT_TLS
         return self.section != SHN_UNDEF and has_value and kind in DEFINING_TYPES
@@ -77,9 +77,9 @@ class _Symbol(NamedTuple):
 
 
 def defines(file: RandomAccess, wanted: WantedSymbol, *, by_dlsym: bool = False) -> bool:
-    """Whether a lookup that reaches a file ends there; of a recorded file only some names are known. Raises ElfError.
+    """Return whether a lookup that reaches a file ends there; a recorded file lists only some names. Raises ElfError.
 
-    dlsym takes the newest version, and none that is hidden (glibc `elf/dl-lookup.c`, do_lookup_x and check_match).
+    dlsym uses the newest version, never a hidden one (glibc `elf/dl-lookup.c`, do_lookup_x and check_match).
     """
     if isinstance(file, SnapshotElf):
         return wanted.name in file.exports
@@ -87,7 +87,7 @@ def defines(file: RandomAccess, wanted: WantedSymbol, *, by_dlsym: bool = False)
 
 
 def reference_to(file: RandomAccess, name: str) -> Reference | None:
-    """Return how a file refers to a symbol; None where it does not. Raises ElfError."""
+    """Return how a file refers to a symbol; None if it does not. Raises ElfError."""
     dynamic = Dynamic(file)
     own = next((each for each in _named(dynamic, name) if each.is_definition and each.is_exported), None)
     if own is not None:
@@ -120,7 +120,7 @@ def _definition(dynamic: Dynamic, wanted: WantedSymbol, *, by_dlsym: bool) -> _S
 
 
 def _named(dynamic: Dynamic, name: str) -> Iterator[_Symbol]:
-    """Yield the symbols of a name that the hash table leads to."""
+    """Yield the symbols with a name that the hash table leads to."""
     values, segments, encoded = dynamic.values, dynamic.segments, _encoded(name)
     if not {DT_STRTAB, DT_SYMTAB} <= values.keys():
         return
@@ -138,7 +138,7 @@ def _named(dynamic: Dynamic, name: str) -> Iterator[_Symbol]:
 
 
 def _hashed(dynamic: Dynamic, name: bytes) -> Iterator[int]:
-    """Yield the numbers of the symbols that a lookup of a name compares with it."""
+    """Yield the numbers of the symbols that a lookup compares with a name."""
     if DT_GNU_HASH in dynamic.values:
         address = dynamic.values[DT_GNU_HASH]
         bucket_count, first_symbol, bloom_words, _ = words(dynamic, address, 4)
@@ -171,9 +171,9 @@ def _encoded(name: str) -> bytes:
 
 
 def _undefined_count(dynamic: Dynamic) -> int:
-    """Return how many symbols have all among them that are looked for elsewhere: those come before what is hashed."""
+    """Return the number of leading symbols that include all undefined ones: these come before the hashed ones."""
     if DT_GNU_HASH not in dynamic.values:
         return symbol_count(dynamic)
     first_symbol = words(dynamic, dynamic.values[DT_GNU_HASH], 4)[1]
-    # a file that defines nothing does not say where they end
+    # the hash table of a file without definitions does not show where they end
     return first_symbol if first_symbol > 1 else max(referenced(dynamic, lazily=False), default=0) + 1

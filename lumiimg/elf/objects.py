@@ -1,4 +1,4 @@
-"""The objects of a modelled process, by their names, and what a load of it gives back: in the loader's own words."""
+"""The objects of a modelled process by name, and the results of a load, with the loader's own messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class FoundBy(StrEnum):
     """The rule that found an object."""
 
     PROGRAM = "program"
-    """The file that the process was started with."""
+    """File that the process was started with."""
     INTERPRETER = "interpreter"
-    """The loader itself, in the process from its first moment."""
+    """The loader itself, in the process from the start."""
     PRELOAD = "preload"
-    """LD_PRELOAD or /etc/ld.so.preload, by whatever further rule."""
+    """LD_PRELOAD or /etc/ld.so.preload, whichever rule then found the file."""
     PATH = "path"
-    """Its name has a slash: no search."""
+    """Name with a slash, which is not searched."""
     RPATH = "rpath"
     LD_LIBRARY_PATH = "ld_library_path"
     RUNPATH = "runpath"
@@ -33,7 +33,7 @@ class FoundBy(StrEnum):
 
     @property
     def words(self) -> str:
-        """What people call the rule; nothing for the program itself."""
+        """Common name of the rule; empty for the program itself."""
         return _WORDS.get(self, self.value.upper())
 
 
@@ -52,22 +52,22 @@ class LoadedObject:
     """One file in a process."""
 
     name: str
-    """The name that it was first asked for by."""
+    """Name by which it was first requested."""
     path: str
-    """As the loader built it: symlinks are not resolved, and it may be relative."""
+    """Path as built by the loader: symlinks are not resolved, and it may be relative."""
     facts: ElfFacts
     found_by: FoundBy
     requested_by: LoadedObject | None
     origin: str
     """$ORIGIN for its own search paths."""
     by_dlopen: bool = False
-    """Whether a dlopen asked for it, not another object's need."""
+    """Whether a dlopen requested it rather than another object's need."""
     is_recorded: bool = False
-    """Whether only its facts are at hand, out of a snapshot."""
+    """Whether only its facts are available, from a snapshot."""
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """Names from the first object to this one, each asked for by the one before."""
+        """Names from the first object to this one, each requested by the previous one."""
         names = [self.name]
         above = self.requested_by
         while above is not None:
@@ -77,7 +77,7 @@ class LoadedObject:
 
     @property
     def load_root(self) -> LoadedObject:
-        """What was started, or opened, and brought this object into the process."""
+        """Object whose start or dlopen loaded this object."""
         loaded = self
         while loaded.requested_by is not None and not loaded.by_dlopen:
             loaded = loaded.requested_by
@@ -86,7 +86,7 @@ class LoadedObject:
 
 @dataclass(frozen=True, slots=True)
 class MissingLibrary:
-    """A name that no rule found a file for."""
+    """A name for which no rule found a file."""
 
     name: str
     requested_by: LoadedObject | None
@@ -99,12 +99,12 @@ class MissingLibrary:
 
 @dataclass(frozen=True, slots=True)
 class MissingVersion:
-    """A version that a loaded library does not define and that another one must have."""
+    """A version that one library requires and the loaded provider does not define."""
 
     provider: str
     """Path of the library that should define it."""
     version: str
-    """`GLIBC_2.38`."""
+    """Name of the version, such as `GLIBC_2.38`."""
     required_by: str
     """Path of the library that needs it."""
 
@@ -113,10 +113,10 @@ class MissingVersion:
 
 
 def duplicate_libraries(objects: Iterable[LoadedObject]) -> dict[str, tuple[str, ...]]:
-    """Return the paths of each library that is loaded twice, by its name without `.so` and what follows.
+    """Return the paths of each library that is loaded more than once, by its name up to `.so`.
 
-    The loader distinguishes libraries by their SONAME, so two majors (libjson-c.so.3 and .so.5) do not collide by name;
-    a symbol without a version is still bound to the first of them that has it (glibc `elf/dl-lookup.c:do_lookup_x`).
+    The loader distinguishes libraries by soname, so two major versions (libjson-c.so.3 and .so.5) can be loaded; a
+    symbol without a version is still bound to the first that defines it (glibc `elf/dl-lookup.c:do_lookup_x`).
     """
     by_stem: dict[str, list[str]] = {}
     for loaded in objects:
@@ -126,23 +126,23 @@ def duplicate_libraries(objects: Iterable[LoadedObject]) -> dict[str, tuple[str,
 
 @dataclass(slots=True)
 class LoadResult:
-    """What starting a program, or one dlopen, does: filled as it goes on."""
+    """The result of starting a program, or of one dlopen, filled while it runs."""
 
     root: LoadedObject | None = None
-    """The program, or the object that dlopen returns; None where it cannot be loaded."""
+    """The program, or the object that dlopen returns; None if it cannot be loaded."""
     objects: list[LoadedObject] = field(default_factory=list)
-    """Newly loaded, in the order of the loader's list (breadth first)."""
+    """Newly loaded objects, in the order of the loader's list (breadth first)."""
     missing: list[MissingLibrary] = field(default_factory=list)
     missing_versions: list[MissingVersion] = field(default_factory=list)
-    """Symbol versions that are not there."""
+    """Required symbol versions that the loaded libraries do not define."""
     errors: list[str] = field(default_factory=list)
-    """In ld.so's words: why it would not start."""
+    """Errors in ld.so's words: reasons why it would not start."""
     warnings: list[str] = field(default_factory=list)
-    """In ld.so's words: what it would print and go on."""
+    """Warnings in ld.so's words, after which it would continue."""
     closure: dict[str, str | None] = field(default_factory=dict)
-    """Needed name to path in the image, as ld.so prints them; null where nothing serves it."""
+    """Path in the image by needed name, as ld.so prints them; null if no object was found."""
     missing_names: set[str] = field(default_factory=set)
-    """Every name that found no object that can be loaded, as written and as expanded."""
+    """Every name for which no loadable object was found, as written and as expanded."""
 
     @property
     def ok(self) -> bool:
@@ -155,22 +155,22 @@ class LoadResult:
         return self.root is not None and not self.root.facts.is_dynamic
 
     def without_repetitions(self) -> Self:
-        """Say each error and each warning once."""
+        """Remove repeated errors and warnings, and return this result."""
         self.errors, self.warnings = [*dict.fromkeys(self.errors)], [*dict.fromkeys(self.warnings)]
         return self
 
     def finds_nothing(self, name: str) -> bool:
-        """Whether a dlopen of this name met no file that could be opened: neither one that loads nor another."""
+        """Return whether a dlopen of this name found no file that can be opened, loadable or not."""
         absent = [f"{name}: cannot open shared object file: {os.strerror(each)}" for each in (ENOENT, EACCES)]
         return self.root is None and all(error in absent for error in self.errors)
 
 
 class SymbolScopes:
-    """In which objects of a process a symbol is looked up.
+    """The scopes in which symbols of a process are looked up.
 
-    First in those that all see: what the process was started with, and what was opened with RTLD_GLOBAL. Then in the
-    object that dlopen was asked for, and all that it needs, whoever brought that: its own list, which other loads do
-    not see (glibc `elf/dl-open.c`, `elf/dl-scope.c`; dlopen(3), RTLD_LOCAL).
+    First the global scope: the objects loaded at the start, and those opened with RTLD_GLOBAL. Then the local scope:
+    the object opened by dlopen and all its dependencies, including those already loaded; other loads do not search it
+    (glibc `elf/dl-open.c`, `elf/dl-scope.c`; dlopen(3), RTLD_LOCAL).
     """
 
     def __init__(self) -> None:
@@ -178,19 +178,19 @@ class SymbolScopes:
         self._global: dict[LoadedObject, None] = {}
 
     def link(self, loaded: LoadedObject, dependency: LoadedObject) -> None:
-        """Note that an object needs another."""
+        """Record that an object needs another."""
         self._needs.setdefault(loaded, {})[dependency] = None
 
     def add_global(self, objects: Iterable[LoadedObject]) -> None:
-        """Let all see some objects."""
+        """Add objects to the global scope."""
         self._global |= dict.fromkeys(objects)
 
     def of(self, loaded: LoadedObject) -> list[LoadedObject]:
-        """Return where symbols of an object are looked up, in this order."""
+        """Return the objects in which symbols of an object are looked up, in order."""
         return [*(self._global | self.list_of(loaded.load_root))]
 
     def list_of(self, root: LoadedObject) -> dict[LoadedObject, None]:
-        """Return an object and all that it needs, directly or not."""
+        """Return an object and all its direct and indirect dependencies."""
         found = {root: None}
         todo = [root]
         for loaded in todo:
@@ -202,11 +202,11 @@ class SymbolScopes:
 
 @dataclass(slots=True)
 class LoadedNames:
-    """The objects of a process in the order in which they came, by name, soname and file.
+    """The objects of a process in load order, by name, soname and file.
 
     glibc `elf/dl-load.c`: `_dl_lookup_map`, `_dl_name_match_p`, `add_name_to_object`, `_dl_map_object_from_fd`. The
-    program has no name but its soname, and neither the program nor the loader itself is known by its file: the same
-    file under another name is loaded again.
+    program has no name except its soname, and neither the program nor the loader itself is recognized by its file: the
+    same file under another name is loaded again.
     """
 
     objects: list[LoadedObject] = field(default_factory=list)
@@ -215,11 +215,11 @@ class LoadedNames:
     _identities: dict[Hashable, LoadedObject] = field(default_factory=dict)
 
     def copy(self) -> LoadedNames:
-        """Return the same objects, to come back to."""
+        """Return a copy that can be restored later."""
         return LoadedNames(self.objects.copy(), self._names.copy(), self._sonames.copy(), self._identities.copy())
 
     def add(self, loaded: LoadedObject, *names: str, identity: Hashable = None) -> None:
-        """Put an object at the end of the list."""
+        """Append an object to the list."""
         self.objects.append(loaded)
         for name in names:
             self._names.setdefault(name, loaded)
@@ -229,25 +229,25 @@ class LoadedNames:
             self._identities.setdefault(identity, loaded)
 
     def lookup(self, name: str) -> LoadedObject | None:
-        """Return the object that serves a need; a soname that matched becomes one of the object's names."""
+        """Return the object that satisfies a need; a matching soname becomes one of the object's names."""
         found = self.find(name)
         if found is not None:
             self._names.setdefault(name, found)
         return found
 
     def find(self, name: str) -> LoadedObject | None:
-        """Return the object that has a name or a soname."""
+        """Return the object with a name or soname."""
         named, by_soname = self._names.get(name), self._sonames.get(name)
         if named is None or by_soname is None:
             return named or by_soname
         return named if named is by_soname else min(named, by_soname, key=self.objects.index)
 
     def named(self, name: str) -> LoadedObject | None:
-        """Return the object that was asked for by this name: a soname alone is not enough for the version check."""
+        """Return the object that was requested by this name: a soname alone is not enough for the version check."""
         return self._names.get(name)
 
     def same_file(self, identity: Hashable, name: str) -> LoadedObject | None:
-        """Return the object that a file is loaded as already, which has this name too from now on."""
+        """Return the object already loaded from a file, after adding this name to it."""
         same = self._identities.get(identity)
         if same is not None:
             self._names.setdefault(name, same)

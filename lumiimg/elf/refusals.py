@@ -1,19 +1,19 @@
-"""What glibc refuses once it has found a file: in the loader's words, and from which version on.
+"""What glibc rejects after it has found a file: the loader's messages, and the versions in which they apply.
 
-`_dl_map_object_from_fd` in `elf/dl-load.c`; `dl_isa_level_check` in `sysdeps/x86/dl-prop.h`. The boundaries between
-versions are those of the tags of glibc's repository.
+`_dl_map_object_from_fd` in `elf/dl-load.c`; `dl_isa_level_check` in `sysdeps/x86/dl-prop.h`. The version boundaries are
+those of the tags in glibc's repository.
 
-Versions (`elf/dl-version.c`): every need of every object is compared, by name, with the definitions of the library that
-was loaded for it, before any code of it runs. A name that is defined says nothing about the symbols behind it. The
-library is the one that was asked for by the name in the need, or has the soname that some object asked for; a soname
-that nobody asked for finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so stops at an assertion.
+Versions (`elf/dl-version.c`): every need of every object is compared, by name, with the definitions of the library
+loaded for it, before any of its code runs. A defined version name proves nothing about its symbols. The library is the
+one requested by the name in the need, or the one with that soname if some object requested it; a soname that no object
+requested finds nothing (`find_needed`, `_dl_name_match_p`), and ld.so fails an assertion.
 
-A library that is dlopened may find no room in the static TLS block. What is there at the start is counted exactly, and
-some surplus is added: 1664 bytes from 2.26 to 2.43, with the tunables as they are. A library that reaches its
-thread-local data by a fixed offset (DF_STATIC_TLS) must have its block in that surplus; others get theirs from malloc.
+A library opened with dlopen may find no space in the static TLS block. The block has exactly the size of what is loaded
+at the start plus a surplus: 1664 bytes from 2.26 to 2.43, with default tunables. A library that accesses its
+thread-local data by a fixed offset (DF_STATIC_TLS) needs its block in that surplus; others get theirs from malloc.
 glibc: `_dl_determine_tlsoffset` in `elf/dl-tls.c`, `_dl_try_allocate_static_tls` in `elf/dl-reloc.c`, for machines with
-the thread pointer behind the blocks (x86). Since 2.41 the block has the rseq area too. Nothing is said of a library
-without TLS of its own, which means another's data, nor are the blocks of TLS descriptors counted (2.32 and newer).
+the thread pointer after the blocks (x86). Since 2.41 the block includes the rseq area. Not modelled: a library without
+its own TLS that uses the data of another, and the blocks of TLS descriptors (2.32 and newer).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RSEQ_BYTES = 32
 
 
 def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False) -> str | None:
-    """Return why a file of the right kind cannot be mapped, None where it can."""
+    """Return why a file of the right kind cannot be mapped; None if it can."""
     if facts.loads_underaligned and not since(minor, _FIRST_MINOR_WITH_PAGE_WORDS):
         return "ELF load command alignment not page-aligned"
     if facts.loads_misplaced:
@@ -55,7 +55,7 @@ def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False)
     if not is_program and facts.type != ET_DYN:
         return "cannot dynamically load executable"
     if facts.missing_bytes and not facts.is_dynamic:
-        # ld.so says nothing: it dies of SIGBUS where it reads the dynamic segment
+        # ld.so prints nothing: it dies of SIGBUS when it reads the dynamic segment
         return f"cut off: {facts.missing_bytes} bytes are not in the file"
     if facts.type == ET_DYN and not facts.is_dynamic:
         return "object file has no dynamic section"
@@ -65,7 +65,7 @@ def map_problem(facts: ElfFacts, minor: int | None, *, is_program: bool = False)
 
 
 def open_problem(facts: ElfFacts, minor: int | None, *, stack_is_executable: bool) -> str | None:
-    """Return why a dlopen of this object, or of one that needs it, is refused though the file can be mapped."""
+    """Return why a dlopen of this object, or of one that needs it, fails although the file can be mapped."""
     if facts.flags_1 & DF_1_NOOPEN:
         return "shared object cannot be dlopen()ed"
     if facts.executable_stack and not stack_is_executable and since(minor, _FIRST_MINOR_REFUSING_STACK):
@@ -74,7 +74,7 @@ def open_problem(facts: ElfFacts, minor: int | None, *, stack_is_executable: boo
 
 
 def run_problem(facts: ElfFacts, minor: int | None) -> str | None:
-    """Return why a process dies that runs this file, though it is loaded; `ld.so --list` does not run it.
+    """Return why a process that runs this file dies although it is loaded; `ld.so --list` does not run it.
 
     Tried with glibc 2.31 and 2.36.
     """
@@ -84,7 +84,7 @@ def run_problem(facts: ElfFacts, minor: int | None) -> str | None:
 
 
 def isa_problem(facts: ElfFacts, minor: int | None, isa: int) -> str | None:
-    """Return why a CPU with these GNU_PROPERTY_X86_ISA_1 bits is not enough."""
+    """Return why a CPU with these GNU_PROPERTY_X86_ISA_1 bits is not sufficient; None if it is."""
     if facts.isa_needed is None or facts.machine != X86_64 or not since(minor, _FIRST_MINOR_CHECKING_ISA):
         return None
     return "CPU ISA level is lower than required" if facts.isa_needed & ~isa else None
@@ -96,14 +96,14 @@ def check_versions(
     glibc_minor: int | None,
     result: LoadResult,
 ) -> None:
-    """Add what the loader finds wrong with the versions of some objects, in its words."""
+    """Add the loader's errors and warnings about the versions of some objects to the result."""
     definitions_of = cache(lambda provider: frozenset(provider.facts.version_definitions))
     for loaded in objects:
         for need in loaded.facts.version_needs:
             provider = provider_of(need.file)
             if provider is None:
                 if need.file not in result.missing_names:
-                    # the name was taken from DT_NEEDED after the link, as `patchelf --remove-needed` does
+                    # the name was removed from DT_NEEDED after linking, as `patchelf --remove-needed` does
                     what = f"has version needs for {need.file} without DT_NEEDED: ld.so fails an assertion"
                     result.errors.append(f"{loaded.path}: {what}")
                 continue
@@ -125,7 +125,7 @@ def check_versions(
 
 
 def _lacks_relr(facts: ElfFacts, glibc_minor: int | None) -> bool:
-    """Whether a file has DT_RELR and was not linked to ask for a C library that knows it."""
+    """Return whether a file has DT_RELR but was not linked to require a C library that supports it."""
     if not facts.has_relr or not since(glibc_minor, FIRST_MINOR_WITH_RELR):
         return False
     needs_libc = any(name.startswith(_LIBC_PREFIX) for name in facts.needed)
@@ -146,7 +146,7 @@ class StaticTls:
             align = facts.tls_align or 1
             first_byte = -facts.tls_skew_bytes & (align - 1)
             self._align = max(self._align, align)
-            # a small block may fit into the gap that the alignment of an earlier one left
+            # a small block may fit into the gap left by the alignment of an earlier one
             if free_bottom - free_top >= facts.tls_size_bytes:
                 offset = _up(free_top + facts.tls_size_bytes - first_byte, align) + first_byte
                 if offset <= free_bottom:
@@ -162,11 +162,11 @@ class StaticTls:
 
     @property
     def free_bytes(self) -> int:
-        """What is left for libraries that are dlopened."""
+        """Space left for libraries opened with dlopen."""
         return self._size - self._used
 
     def take(self, facts: ElfFacts) -> bool:
-        """Take the block of a library that is dlopened; False where there is no room for it."""
+        """Allocate the block of a library opened with dlopen; return False if there is not enough space."""
         if not self._is_known or not facts.flags & DF_STATIC_TLS or not facts.tls_size_bytes:
             return True
         align = facts.tls_align or 1

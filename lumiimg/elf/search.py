@@ -1,12 +1,12 @@
-"""Where the loader looks for a name, in which order: the heart of `_dl_map_new_object` in glibc `elf/dl-load.c`.
+"""Where the loader searches for a name, and in which order: the core of `_dl_map_new_object` in glibc `elf/dl-load.c`.
 
-A name with a slash is opened as it is. Any other is searched: in DT_RPATH of the object that needs it and of those
-that led to it (only where it has no DT_RUNPATH itself), in LD_LIBRARY_PATH, in its own DT_RUNPATH, in the loader's
-cache, in the default directories. How a list is split and expanded, and how it is tried: `fillin_rpath`,
-`_dl_dst_substitute`, `open_path` there.
+A name with a slash is opened as it is. Any other name is searched: in DT_RPATH of the object that needs it and of the
+objects that led to it (only if it has no DT_RUNPATH itself), in LD_LIBRARY_PATH, in its own DT_RUNPATH, in the loader's
+cache, in the default directories. `fillin_rpath`, `_dl_dst_substitute` and `open_path` there show how a list is split,
+expanded and tried.
 
-`ElfCache` is shared by many modelled processes over one root: a file is opened, judged and read once. The judgements
-and their words are those of `open_verify` in glibc `elf/dl-load.c`.
+Many modelled processes over one root share an `ElfCache`: a file is opened, checked and read once. The checks and their
+messages are those of `open_verify` in glibc `elf/dl-load.c`.
 """
 
 from __future__ import annotations
@@ -36,62 +36,62 @@ _LIBC_ABI_MAX = 4
 _SEGMENT_BYTES = 56
 _HEADER = struct.Struct("<HHI")
 _FIRST_MINOR_PAST_ENOTDIR = 39
-# without braces a token ends where a name ends: $LIBS is no $LIB
+# without braces, a token ends where a name ends: $LIBS is not $LIB
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A path that the loader tries, judged.
+    """A path that the loader tries, with the result.
 
-    A good one has facts, one at which the loader gives up a problem; at any other the search goes on.
+    A usable file has facts, a file at which the loader gives up has a problem; after any other, the search continues.
     """
 
     path: str
     facts: ElfFacts | None = None
     problem: str = ""
-    """The loader's words after the path."""
+    """Loader's message, without the path."""
     errno: int = 0
-    """Of the system call that failed; 0 where it was the content."""
+    """Error of the system call that failed; 0 if the content is the problem."""
     machine: int | None = None
-    """e_machine; None where the header is wrong before that."""
+    """e_machine; None if an earlier part of the header is wrong."""
     identity: Hashable = None
     is_recorded: bool = False
-    """Whether only its facts are at hand."""
+    """Whether only its facts are available."""
     is_other_class: bool = False
-    """Whether it is a file of 32 bits: passed over as if absent, but remembered for the message."""
+    """Whether it is a 32-bit file: skipped as if absent, but remembered for the message."""
     is_other_machine: bool = False
-    """Whether it is a file for another machine: passed over as if absent."""
+    """Whether it is a file for another machine: skipped as if absent."""
 
     @property
     def ends_search(self) -> bool:
-        """Whether the loader looks no further: it takes the file, or gives up."""
+        """Whether the loader stops searching: it uses the file or gives up."""
         return self.facts is not None or bool(self.problem)
 
 
 class ElfCache:
-    """The files of one root file system as loaders see them; each is looked up, opened or read once."""
+    """The files of one root file system as loaders see them; each lookup, open or read is done only once."""
 
     def __init__(self, fs: FileSystem) -> None:
         self.fs = fs
         self.is_dir = cache(fs.is_dir)
-        """Whether a directory is there."""
+        """Function that returns whether a path is a directory."""
         self.resolve = cache(fs.resolve)
-        """The path without symlinks."""
+        """Function that returns a path without symlinks."""
         self.loader = cache(partial(read_loader, fs))
-        """What the loader of this root for a machine, or a program's PT_INTERP, has compiled in."""
+        """Function that returns the properties of this root's loader for a machine, or of a program's PT_INTERP."""
         self.banner = cache(partial(banner_at, fs))
-        """What libc.so.6 says of itself: it is looked for in the whole file."""
+        """Function that returns the banner of libc.so.6, for which it searches the whole file."""
 
         self.denied: dict[str, None] = {}
-        """Paths that could not be opened for lack of a right."""
+        """Paths that could not be opened because of missing rights."""
         self._judged = cache(self._judge_at)
         self._files: dict[Hashable, Candidate] = {}
 
     def open(self, path: str, machine: int | None = None, *, to_run: bool = False) -> Candidate:
-        """Open and judge an absolute path for a machine: for None, the one that the file itself is for.
+        """Open and check an absolute path for a machine; None stands for the machine that the file is for.
 
-        `to_run`: it is opened by the kernel, which wants the right to run it, and none to read it.
+        `to_run`: the kernel opens it, which requires the right to run it, not to read it.
         """
         found = self._judged(path, self.fs.open_exec if to_run else self.fs.open)
         if machine is None or found.machine in (None, machine):
@@ -121,7 +121,7 @@ class ElfCache:
 def _cannot_open(path: str, number: int) -> Candidate:
     problem = ""
     if number == errno.EISDIR:
-        # open(2) of a directory succeeds; it is the read that fails
+        # open(2) of a directory succeeds, but read(2) fails
         problem = "cannot read file data"
     elif number == errno.ENXIO:
         problem, number = "not a regular file: ld.so waits forever at a FIFO, and reads from a device", 0
@@ -129,7 +129,7 @@ def _cannot_open(path: str, number: int) -> Candidate:
 
 
 def _judge(path: str, file: OpenFile) -> Candidate:
-    """Judge an open file as `open_verify` does, in its order and its words."""
+    """Check an open file as `open_verify` does, in the same order and with the same messages."""
     if isinstance(file, SnapshotElf):
         return Candidate(path, file.facts, machine=file.facts.machine, identity=file.identity, is_recorded=True)
     head = file.read_at(0, FIRST_READ_BYTES)
@@ -171,17 +171,17 @@ def _ident_problem(head: bytes) -> str:
 
 
 def origin_of(path: str, cwd: str = "/") -> str:
-    """Return $ORIGIN of an object: the directory of its path as it was opened, symlinks and all."""
+    """Return $ORIGIN of an object: the directory of the path by which it was opened, symlinks included."""
     absolute = path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
     return absolute.rpartition("/")[0] or "/"
 
 
 class SearchRules:
-    """The rules for one process."""
+    """The search rules of one process."""
 
     def __init__(self, files: ElfCache, machine: int, config: LoaderConfig, loader: Loader, main: LoadedObject) -> None:
         self.doubts: dict[str, None] = {}
-        """What may lead elsewhere than this result."""
+        """Warnings about places where the real loader may find another file."""
         self._files = files
         self._machine = machine
         self._config = config
@@ -190,22 +190,22 @@ class SearchRules:
         self._minor = loader.glibc_minor
         self._levels, self._isa = config.levels(machine, self._minor), config.isa
         self._subdirectories = (*(f"glibc-hwcaps/{level}/" for level in self._levels), "")
-        """What is put between a directory and a name."""
+        """Subdirectories tried between a directory and a name, in order."""
         self._legacy = legacy_subdirectories(machine, self._minor)
         past_file = (errno.ENOTDIR,) if since(self._minor, _FIRST_MINOR_PAST_ENOTDIR) else ()
         self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
-        """errnos that do not stop a list of directories."""
+        """Values of errno after which the next directory of a list is tried."""
         self._values = {"LIB": loader.lib, "PLATFORM": config.platform(machine)}
         self._absent: set[str] = set()
-        """Directories that were tried, and are not there."""
+        """Directories that were tried and do not exist."""
         self._directories_of = cache(self._split)
         self._rpath_of = cache(self._rpath)
         self._lists_of = cache(self._lists)
 
     def expand(self, text: str, origin: str) -> str:
-        """Replace $ORIGIN, $LIB and $PLATFORM.
+        """Return a text with $ORIGIN, $LIB and $PLATFORM replaced.
 
-        Text with a token that has no value becomes empty, which is not a path.
+        If a token has no value, the result is empty, which is not a path.
         """
         if "$" not in text:
             return text
@@ -215,10 +215,10 @@ class SearchRules:
         return _TOKEN.sub(lambda match: values[match[1] or match[2]] or "", text)
 
     def _split(self, text: str, separators: str, origin: str) -> tuple[str, ...]:
-        """Return the directories of a search path, each with a slash at the end, without repetitions.
+        """Return the directories of a search path, each with a trailing slash, without repetitions.
 
-        An empty element is the current directory, and stays empty: the path that is tried is the name alone. An empty
-        search path means no search at all.
+        An empty element is the current directory and stays empty, so that only the name is tried as a path. An empty
+        search path means no search.
         """
         if not text:
             return ()
@@ -226,9 +226,9 @@ class SearchRules:
         return tuple(dict.fromkeys(way and way.rstrip("/") + "/" for element, way in expanded if way or not element))
 
     def search(self, name: str, requester: LoadedObject) -> tuple[FoundBy, Candidate | None, bool]:
-        """Return (the rule that ended the search, what it met, whether a file of the other class was passed over).
+        """Return (the rule that ended the search, its candidate, whether a file of the other class was skipped).
 
-        Where nothing was found it is the last that could not be opened: its errno is what the loader complains of.
+        If nothing was found, the candidate is the last that could not be opened: the loader reports its errno.
         """
         if "/" in name:
             found = self._open(name)
@@ -236,7 +236,7 @@ class SearchRules:
         other_class = False
         last: Candidate | None = None
         for rule, directories in self._lists_of(requester):
-            # of the cache, the loader tries no other entry
+            # the loader tries only one entry of the cache
             tried = (
                 self._in_cache(name, requester) if rule is FoundBy.CACHE else self._in_directories(name, directories)
             )
@@ -248,11 +248,11 @@ class SearchRules:
         return FoundBy.DEFAULT, last, other_class
 
     def _in_directories(self, name: str, directories: tuple[str, ...]) -> Iterator[Candidate]:
-        """Yield what is at each path that is tried.
+        """Yield the candidate at each path that is tried.
 
-        An error that stops the list counts only where it is the last one that a directory gave: what a subdirectory
-        said is forgotten when the directory itself is tried (`open_path` looks at errno once per directory). One that
-        is not there is tried once in a process.
+        An error stops the list only if it is the last one in a directory: errors in its subdirectories are overwritten
+        when the directory itself is tried (`open_path` checks errno once per directory). A directory that does not
+        exist is tried once per process.
         """
         for directory in directories:
             if not self._is_dir(directory):
@@ -279,16 +279,16 @@ class SearchRules:
             yield self._open(path)
 
     def cached(self, name: str) -> str | None:
-        """Return the path that the loader's cache has for a name on such a machine."""
+        """Return the path that the loader's cache contains for a name on this machine."""
         cache = self._loader.cache
         return cache.lookup(name, self._machine, self._levels, self._isa) if cache is not None else None
 
     def _lists(self, requester: LoadedObject) -> tuple[tuple[FoundBy, tuple[str, ...]], ...]:
-        """Return what is searched for an object's needs, in order, without lists that are empty."""
+        """Return the lists of directories that are searched for an object's needs, in order, without empty lists."""
         return tuple(each for each in self._rules(requester) if each[1] or each[0] is FoundBy.CACHE)
 
     def _rules(self, requester: LoadedObject) -> Iterator[tuple[FoundBy, tuple[str, ...]]]:
-        """Yield the lists of directories that are searched for an object's needs, in order."""
+        """Yield the lists of directories that are searched for an object's needs, in order, even if empty."""
         main = self._main
         if requester.facts.runpath is None:
             above: LoadedObject | None = requester
@@ -296,7 +296,7 @@ class SearchRules:
             while above is not None:
                 did_main |= above is main
                 yield FoundBy.RPATH, self._rpath_of(above)
-                # dlopen takes the caller for this one search, and does not note it as the object's loader (l_loader)
+                # dlopen uses the caller only for this search and does not record it as the object's loader (l_loader)
                 above = None if above.by_dlopen else above.requested_by
             if not did_main:
                 yield FoundBy.RPATH, self._rpath_of(main)
@@ -307,7 +307,7 @@ class SearchRules:
             yield FoundBy.DEFAULT, self._loader.directories
 
     def _rpath(self, loaded: LoadedObject) -> tuple[str, ...]:
-        # it counts for nothing beside the object's own RUNPATH
+        # it is ignored if the object also has a RUNPATH
         rpath = loaded.facts.rpath if loaded.facts.runpath is None else None
         return self._directories_of(rpath or "", ":", loaded.origin)
 

@@ -1,7 +1,7 @@
-"""The header and program headers of an ELF file, and the address space that they lay out.
+"""The header and program headers of an ELF file, and the address space that they define.
 
-gABI chapters 4 and 5, `elf.h`. Only what the loader itself looks at: section headers may be stripped or lie. Files of
-64 bits with the byte order of x86-64 are read; any other is recognised by its header.
+gABI chapters 4 and 5, `elf.h`. Only what the loader itself uses: section headers may be stripped or wrong. 64-bit files
+with the byte order of x86-64 are supported; any other is recognised by its header.
 
     0   e_ident[16]: 7f 'E' 'L' 'F', class, data, version, osabi, abiversion, pad
     16  e_type, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, ...
@@ -41,7 +41,7 @@ MAX_NAMES_BYTES = 16 << 20
 
 
 class ElfError(BadInputError):
-    """Bytes that are not an ELF file (or not a loader cache), or that lie about their own sizes."""
+    """Data that is not an ELF file (or loader cache), or that contains wrong sizes."""
 
 
 class Segment(Struct, frozen=True):
@@ -60,7 +60,7 @@ class Segments:
     """An ELF file seen through its program headers."""
 
     def __init__(self, file: RandomAccess, first: bytes | None = None) -> None:
-        """`first` are the first FIRST_READ_BYTES of the file (all of a shorter one) where they are at hand."""
+        """Read the headers; `first`, if already read: the first FIRST_READ_BYTES of the file (or all of it)."""
         self._file = file
         self._size_bytes = file.size
         self._first = file.read_at(0, FIRST_READ_BYTES) if first is None else first
@@ -85,7 +85,7 @@ class Segments:
             raise ElfError(f"program headers of {entry_bytes} bytes, {_SEGMENT.size} expected")
         size = count * entry_bytes
         if offset + size > self._size_bytes:
-            raise ElfError("cannot read file data")  # the loader's words for program headers outside of the file
+            raise ElfError("cannot read file data")  # the loader's message for program headers past the end of the file
         if count > _MAX_SEGMENTS:
             raise ElfError(f"{count} program headers, more than the {_MAX_SEGMENTS} that lumiimg reads")
         table = self.file_range(offset, size)
@@ -94,11 +94,11 @@ class Segments:
         return tuple(starmap(Segment, _SEGMENT.iter_unpack(table)))
 
     def of_type(self, kind: int) -> list[Segment]:
-        """Return the segments of a type; the kernel takes the first of them, the loader ends up with the last."""
+        """Return the segments of a type; the kernel uses the first of them, the loader the last."""
         return self._of_type.get(kind, [])
 
     def file_range(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes of the file, from the part already read where that holds them."""
+        """Return up to `size` bytes of the file, from the part already read if it contains them."""
         if offset + size <= len(self._first):
             return self._first[offset : offset + size]
         if offset >= self._size_bytes:
@@ -106,9 +106,9 @@ class Segments:
         return self._file.read_at(offset, size)
 
     def at(self, address: int, size: int) -> bytes:
-        """Return up to `size` bytes that the file puts at a virtual address; fewer at the end of their segment.
+        """Return up to `size` bytes that the file maps to a virtual address; fewer at the end of their segment.
 
-        Raises ElfError where no PT_LOAD holds the address.
+        Raises ElfError if no PT_LOAD contains the address.
         """
         offset, rest_bytes = self._place(address)
         return self.file_range(offset, min(size, rest_bytes))
@@ -128,8 +128,8 @@ class Segments:
 class StringTable:
     """DT_STRTAB, DT_STRSZ: NUL-terminated names.
 
-    A small table is read whole. A big library has megabytes of names, and those of its dynamic segment stand together,
-    so of a big one a block is read from the name on that was not in the block before.
+    A small table is read completely. A big library has megabytes of names, but those of its dynamic segment are close
+    together, so for a big table, a block is read starting at each name that the previous block does not contain.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class StringTable:
         is_whole: bool = False,
         most_bytes: int = MAX_NAMES_BYTES,
     ) -> None:
-        """`is_whole`: all of it is wanted. `most_bytes`: of the names that are given back, together."""
+        """Open a table; `is_whole`: read all of it. `most_bytes`: limit on the total length of the returned names."""
         self._segments = segments
         self._address = address
         self._size_bytes = size_bytes
@@ -150,23 +150,23 @@ class StringTable:
         self._block = segments.at(address, size_bytes) if is_whole or size_bytes <= _WHOLE_STRINGS_BYTES else b""
 
     def at(self, offset: int) -> str:
-        """Return one string; bytes that are not UTF-8 become surrogates, as in file names of Python."""
+        """Return one string; bytes that are not UTF-8 become surrogates, as in Python's file names."""
         block, start = self._block, offset - self._block_at
         end = block.find(b"\0", start) if start >= 0 else -1
         if end < 0:
             block, start, end = self._read_block(offset)
         self._left_bytes -= end - start
         if self._left_bytes < 0:
-            # thousands of names may be the ends of one long string: a small file would fill the memory
+            # thousands of names may be suffixes of one long string: a small file could fill the memory
             raise ElfError(f"more than {self._most_bytes} bytes of names")
         return block[start:end].decode("utf-8", "surrogateescape")
 
     def starts_with(self, prefix: bytes, offset: int) -> bool:
-        """Return whether a string of a table that was read whole starts with some bytes."""
+        """Return whether a string starts with some bytes; the table must have been read completely."""
         return self._block.startswith(prefix, offset)
 
     def _read_block(self, offset: int) -> tuple[bytes, int, int]:
-        """Read a block from a string on; return it, with where the string starts and ends in it."""
+        """Read a block that begins with a string; return (block, start of the string, its end)."""
         if offset >= self._size_bytes:
             raise ElfError(f"string at {offset}, outside the table of {self._size_bytes} bytes")
         size = _STRING_READ_BYTES

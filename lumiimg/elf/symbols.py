@@ -1,16 +1,16 @@
-"""Which names a library exports, and which it looks for elsewhere: its dynamic symbol table, without section headers.
+"""Names that a library exports or requires: its dynamic symbol table, without section headers.
 
-The number of symbols is nowhere in the dynamic segment. DT_HASH has it as nchain; with DT_GNU_HASH it is one more than
-the end of the longest chain (glibc `elf/dl-lookup.c` walks the same words):
+The dynamic segment does not contain the number of symbols. DT_HASH has it as nchain; with DT_GNU_HASH it is one more
+than the end of the last chain (glibc `elf/dl-lookup.c` reads the same words):
 
     DT_HASH:     nbucket u32, nchain u32, bucket[nbucket] u32, chain[nchain] u32
     DT_GNU_HASH: nbuckets u32, symoffset u32, bloom words u32, bloom shift u32, bloom[] u64,
                  bucket[nbuckets] u32, chain[] u32 with the lowest bit set at the end of a chain
 
-What is looked for shows in the relocations. One that takes the value of a symbol (R_X86_64_COPY, GLOB_DAT, 64) is done
-when the file is loaded, before any code of it runs. A call by way of the linkage table (DT_JMPREL) is bound at its
-first use, unless all is to be bound at once: because the file says so, LD_BIND_NOW does, or whoever opens it, with
-RTLD_NOW. A symbol that no relocation names is never looked up (gABI chapter 5; glibc `elf/dl-reloc.c`, `elf/do-rel.h`).
+The relocations show which names are looked up. Those that use the value of a symbol (R_X86_64_COPY, GLOB_DAT, 64) are
+processed when the file is loaded, before any of its code runs. A call through the linkage table (DT_JMPREL) is bound at
+its first use, unless the file, LD_BIND_NOW, or RTLD_NOW of the dlopen requires that everything is bound at once. A
+symbol without a relocation is never looked up (gABI chapter 5; glibc `elf/dl-reloc.c`, `elf/do-rel.h`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ VERSION = struct.Struct("<H")
 _STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE = 1, 2, 10
 EXPORTED_BINDINGS = (_STB_GLOBAL, _STB_WEAK, _STB_GNU_UNIQUE)
 DEFINING_TYPES = (0, 1, 2, 5, 6, 10)
-"""STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC: those that a lookup takes."""
+"""STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC: the types that a lookup can match."""
 SHN_UNDEF = 0
 HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
-# of .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, above that a version; bit 15 hides
+# values in .gnu.version (LSB, Symbol Versioning): 0 local, 1 global without a version, higher a version; bit 15 hides
 VER_NDX_GLOBAL, VER_NDX_FIRST, VERSION_INDEX = 1, 2, 0x7FFF
 _COPIES = {21: 19, 62: 5, 183: 1024, 243: 4}
-"""R_*_COPY by machine: data of a library that a program at a fixed address has in itself."""
+"""R_*_COPY by machine: library data of which a program at a fixed address contains its own copy."""
 
 MAX_SYMBOLS = 4 << 20
 _MAX_TABLE_BYTES = 256 << 20
@@ -53,24 +53,24 @@ _CHAIN_READ_BYTES = 16384
 _RELA_WORDS = 3
 _RELA_BYTES = 8 * _RELA_WORDS
 _READ_RELOCATIONS = 1 << 17
-"""At a time."""
+"""Number of relocations read at a time."""
 
 
 class WantedSymbol(NamedTuple):
-    """A symbol that a file looks for elsewhere."""
+    """A symbol that a file needs from another."""
 
     name: str
     version: str | None
-    """The version of it that is asked for; None for any."""
+    """Required version; None for any."""
 
     def __str__(self) -> str:
         return f"{self.name}, version {self.version}" if self.version else self.name
 
 
 def exported_symbols(file: RandomAccess, prefix: str = "") -> frozenset[str]:
-    """Return the names of defined global and weak dynamic symbols; of a recorded file, those that were recorded.
+    """Return the names of defined global and weak dynamic symbols; for a recorded file, those that were recorded.
 
-    None of a hidden version, which dlsym does not find (`lookup.py`). Raises ElfError.
+    Hidden versions are left out, as dlsym does not find them (`lookup.py`). Raises ElfError.
     """
     if isinstance(file, SnapshotElf):
         return frozenset(name for name in file.exports if name.startswith(prefix))
@@ -82,30 +82,30 @@ def exported_symbols(file: RandomAccess, prefix: str = "") -> frozenset[str]:
 
 
 def undefined_symbols(file: RandomAccess, *, lazily: bool = False) -> frozenset[WantedSymbol]:
-    """Return the symbols that the loader looks up elsewhere, and must find: none that is weak.
+    """Return the symbols that the loader must find in other files, without weak ones.
 
-    `lazily`: those that it looks up at the load, where calls are bound at their first use. Raises ElfError.
+    `lazily`: only those looked up at load time if calls are bound at their first use. Raises ElfError.
     """
     dynamic = Dynamic(file)
     numbers = referenced(dynamic, lazily=lazily)
     if not numbers:
         return frozenset()
-    # how many symbols there are need not show in the hash table, which has those that the file defines
+    # the hash table need not show the number of symbols: it contains only those that the file defines
     table = SymbolTable(dynamic, max(numbers) + 1)
     versions = {index: need.name for index, need in dynamic.version_needs()}
     found: set[WantedSymbol] = set()
     for number, (name_at, info, _, section, version) in enumerate(table.entries()):
         is_copied = numbers.get(number)
-        # what is copied has a place in this file, for what another defines
+        # a copied symbol has a place in this file although another file defines it
         if is_copied is not None and name_at and info >> 4 == _STB_GLOBAL and (section == SHN_UNDEF or is_copied):
             found.add(WantedSymbol(table.names.at(name_at), versions.get(version & VERSION_INDEX)))
     return frozenset(found)
 
 
 def defined_symbols(file: RandomAccess, wanted: Iterable[WantedSymbol]) -> set[WantedSymbol]:
-    """Return those of some symbols that a file defines, in the versions that are asked for. Raises ElfError.
+    """Return the wanted symbols that a file defines in the required versions. Raises ElfError.
 
-    Which version serves which need: glibc `elf/dl-lookup.c`, check_match.
+    Which version satisfies which need: glibc `elf/dl-lookup.c`, check_match.
     """
     by_name: dict[str, list[WantedSymbol]] = {}
     for each in wanted:
@@ -121,7 +121,7 @@ def defined_symbols(file: RandomAccess, wanted: Iterable[WantedSymbol]) -> set[W
 
 
 def _version_matches(number: int, own: str | None, wanted: str | None) -> bool:
-    """Whether a definition with a number in .gnu.version, which is version `own`, serves a need for one, or for any."""
+    """Return whether a definition of version `own` (`number` in .gnu.version) satisfies a need for `wanted`, or any."""
     is_shown = number <= VERSION_INDEX
     if wanted is None:
         return is_shown or number & VERSION_INDEX <= VER_NDX_FIRST
@@ -129,10 +129,10 @@ def _version_matches(number: int, own: str | None, wanted: str | None) -> bool:
 
 
 class SymbolTable:
-    """The dynamic symbols of a file; none where it has no table of them, or no names."""
+    """The dynamic symbols of a file; empty if it has no symbol table or no names."""
 
     def __init__(self, dynamic: Dynamic, count: int | None = None) -> None:
-        """`count` is of the symbols; None for as many as the hash table says."""
+        """Read the table; `count` is the number of symbols, None to use that of the hash table."""
         self._dynamic, self._table, self._count = dynamic, b"", 0
         segments, values = dynamic.segments, dynamic.values
         if not {DT_STRTAB, DT_STRSZ, DT_SYMTAB} <= values.keys():
@@ -152,20 +152,20 @@ class SymbolTable:
         )
 
     def exports(self) -> Iterator[tuple[int, int]]:
-        """Yield (place of the name, version) of each symbol that another object can bind to."""
+        """Yield (offset of the name, version) of each symbol that another object can bind to."""
         for name_at, info, other, section, version in self.entries():
             is_definition = section != SHN_UNDEF and info & 15 in DEFINING_TYPES
             if is_definition and info >> 4 in EXPORTED_BINDINGS and other & 3 not in HIDDEN:
                 yield name_at, version
 
     def entries(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield (place of the name, info, other, section, version) of each symbol."""
+        """Yield (offset of the name, info, other, section, version) of each symbol."""
         symbols = SYMBOL.iter_unpack(self._table)
         for (name_at, info, other, section, _, _), (version,) in zip(symbols, self._versions(), strict=True):
             yield name_at, info, other, section, version
 
     def _versions(self) -> Iterable[tuple[int, ...]]:
-        """Return the version of each symbol: of none where the file has no versions."""
+        """Return the version of each symbol; if the file has no versions, all are global without one."""
         address = self._dynamic.values.get(DT_VERSYM)
         if address is None or not self._table:
             return itertools.repeat((VER_NDX_GLOBAL,), len(self._table) // SYMBOL.size)
@@ -176,7 +176,7 @@ class SymbolTable:
 
 
 def symbol_count(dynamic: Dynamic) -> int:
-    """Return how many symbols a file has."""
+    """Return the number of symbols of a file."""
     if DT_HASH in dynamic.values:
         return words(dynamic, dynamic.values[DT_HASH], 2)[1]
     if DT_GNU_HASH not in dynamic.values:
@@ -217,9 +217,9 @@ def words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
 
 
 def referenced(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
-    """Return the numbers of the symbols that relocations name: whether what another object has there is copied.
+    """Return, by the number of each symbol in a relocation, whether its data is copied from another object.
 
-    `lazily`: of the relocations that are done at the load alone. The machines that are known have no others than RELA.
+    `lazily`: only relocations processed at load time. The supported machines use only RELA.
     """
     values = dynamic.values
     with_calls = (
@@ -231,7 +231,7 @@ def referenced(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
     address, size_bytes = values.get(_DT_RELA, 0), values.get(_DT_RELASZ, 0)
     calls_at, calls_bytes = values.get(_DT_JMPREL, 0), values.get(_DT_PLTRELSZ, 0)
     if calls_bytes and address + size_bytes == calls_at + calls_bytes and not with_calls:
-        size_bytes -= calls_bytes  # the linkage table may be counted as the end of it
+        size_bytes -= calls_bytes  # DT_RELA may include the relocations of the linkage table at its end
     infos = _infos_in(dynamic, address, size_bytes)
     if with_calls:
         infos |= _infos_in(dynamic, calls_at, calls_bytes)
@@ -241,7 +241,7 @@ def referenced(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
 
 
 def _infos_in(dynamic: Dynamic, address: int, size_bytes: int) -> set[int]:
-    """Return the middle words of a table of relocations: the number of a symbol, and what is done."""
+    """Return the middle words of a relocation table: symbol number and relocation type."""
     if size_bytes > _MAX_TABLE_BYTES:
         raise ElfError(f"{size_bytes} bytes of relocations, more than lumiimg reads")
     infos: set[int] = set()
