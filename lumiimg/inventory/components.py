@@ -1,4 +1,4 @@
-"""What an image has already, read from its files: what somebody else put in is not put in again, nor shadowed."""
+"""The software already in an image, read from its files, so that it is neither installed again nor shadowed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FABRIC_OR_MPI = rf"{re.escape(LIBFABRIC)}|{re.escape(LIBCXI)}|{re.escape(_LIBMP
 _WANTED = re.compile(rf"{RCCL_OR_PLUGIN.pattern}|{ROCM_LIBRARY.pattern}|{_FABRIC_OR_MPI}|hipcc|python3")
 _MOST_RCCLS, _MOST_MODULES = 200, 2000
 _MOST_BYTES, _ENTRY_BYTES = 256 << 20, 64
-"""Of all paths that are noted of an image, each with what Python takes for it; one with PyTorch and vLLM has 10 MiB."""
+"""Limit on all paths recorded for an image, and Python's overhead of each; one with PyTorch and vLLM has 10 MiB."""
 _OF_KERNEL = ("/proc/", "/sys/")
 _SITE = re.compile(r"/.*/python3(?:\.\d{1,2})?/(?:site|dist)-packages")
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
@@ -53,12 +53,12 @@ _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
 
 @dataclass(slots=True)
 class _Found:
-    """The paths of an image that anybody asks for, as one walk comes to them."""
+    """The relevant paths of an image, in the order of one walk."""
 
     files: list[str] = field(default_factory=list)
-    """Those that show a component."""
+    """Files that are evidence of a component."""
     metadata: list[str] = field(default_factory=list)
-    """Of Python distributions, in any folder."""
+    """Metadata of Python distributions, in any folder."""
     code: list[str] = field(default_factory=list)
     """Files that may have GPU code."""
     links: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class _Found:
     size_bytes: int = 0
 
     def look_at(self, path: str, kind: FileKind) -> None:
-        """Note a path where anybody asks for it. Raises ImageError for more than any image has."""
+        """Record a path if it is relevant. Raises ImageError for more than any real image has."""
         name = path.rpartition("/")[2]
         if kind is not FileKind.DIRECTORY and _WANTED.fullmatch(name):
             self._note(self.files, path)
@@ -87,9 +87,9 @@ class _Found:
 
 @dataclass(frozen=True, eq=False)
 class Inventory:
-    """The software of an image. Each part of it is read when it is first asked for, and once.
+    """The software of an image. Each part is read once, when it is first requested.
 
-    Whatever is asked for raises ImageError where the image is too damaged to be walked through.
+    Every part raises ImageError if the image is too damaged to be traversed.
     """
 
     image: Image
@@ -97,47 +97,47 @@ class Inventory:
 
     @cached_property
     def has(self) -> Mapping[str, str]:
-        """Components with their versions, in the words of the catalogue's bases: `os`, `glibc`, `rocm`, `torch`."""
+        """Components with their versions, named as in the catalogue's bases: `os`, `glibc`, `rocm`, `torch`."""
         return {name: version for name, version in self._components.items() if version is not None}
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """Components whose version nothing says, sorted."""
+        """Components without a known version, sorted."""
         return tuple(sorted(self._components.keys() - self.has.keys()))
 
     @cached_property
     def os_release(self) -> Mapping[str, str]:
-        """What os-release(5) of the image says."""
+        """Variables in os-release(5) of the image."""
         return os_release(self.image.root)
 
     @cached_property
     def glibc(self) -> str | None:
-        """Version of its C library: `2.35`; None where it has no glibc."""
+        """Version of its glibc, such as `2.35`; None if it has none."""
         return glibc_version(self.image.root)
 
     @cached_property
     def distributions(self) -> Mapping[str, Mapping[str, Distribution]]:
-        """The Python distributions by name, for each folder that has some, but those that others bring inside them.
+        """Python distributions by name for each folder that has some, without those bundled inside others.
 
-        `MOST_DISTRIBUTIONS` at most.
+        At most `MOST_DISTRIBUTIONS`.
         """
         sites: dict[str, dict[str, Distribution]] = {}
         latest = None
         for distribution in filter(None, map(distribution_of, self._found.metadata)):
             site = distribution.site
-            is_inside = latest is not None and site.startswith(f"{latest}/")  # what is below a folder follows it
+            is_inside = latest is not None and site.startswith(f"{latest}/")  # a walk yields a folder before its content
             if site in sites or _SITE.fullmatch(site) or not is_inside:
                 sites.setdefault(site, {}).setdefault(distribution.name, distribution)
                 latest = site
         return sites
 
     def versions_in(self, site: str) -> dict[str, str]:
-        """Return the versions of the distributions in one folder, by name."""
+        """Return the version of each distribution in one folder, by name."""
         found = self.distributions.get(self.image.root.resolve_where_possible(site), {})
         return {name: distribution.version for name, distribution in found.items()}
 
     def modules_in(self, site: str) -> list[str]:
-        """Return the compiled modules of a folder, beside torch and NumPy; of very many, the first."""
+        """Return the compiled modules in a folder, without torch's and NumPy's; if there are too many, the first."""
         inside = f"{self.image.root.resolve_where_possible(site)}/"
         of_others = (path for path in self._found.code if path.startswith(inside) and path.endswith(".so"))
         own = ("torch/", "numpy/", "numpy.libs/")
@@ -145,17 +145,17 @@ class Inventory:
 
     @property
     def has_all_distributions(self) -> bool:
-        """Whether there are not more than are looked at."""
+        """Whether no distribution was left out because of the limit."""
         return len(self._found.metadata) < MOST_DISTRIBUTIONS
 
     @property
     def has_conda(self) -> bool:
-        """Whether conda has put packages in; only its Python distributions are read."""
+        """Whether conda has installed packages; of those, only Python distributions are read."""
         return self._found.has_conda
 
     @cached_property
     def site_packages(self) -> str | None:
-        """The folder of distributions that counts: with torch, else of a virtual environment, else the system's."""
+        """Main folder of distributions: that with torch, else that of a virtual environment, else the system's."""
         sites = [site for site in self.distributions if _SITE.fullmatch(site)]
         has = self.distributions
         order = sorted(sites, key=lambda site: ("torch" not in has[site], site.startswith("/usr/"), site))
@@ -163,12 +163,12 @@ class Inventory:
 
     @cached_property
     def python(self) -> Python | None:
-        """The Python that starts programs of its frameworks; None without one."""
+        """The Python that runs programs of its frameworks; None without one."""
         return python_of(self.image, self.site_packages, self.has)
 
     @cached_property
     def rccl(self) -> Rccl:
-        """The RCCL that counts: torch's own, else ROCm's, else any that says its version; empty without one."""
+        """Main RCCL: torch's own, else ROCm's, else any other, of those that state a version; empty without one."""
         files = [path for path in self._found.files if part_of(path) is Part.RCCL]
         for path in sorted(files, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
             with contextlib.suppress(OSError, ImageError):
@@ -177,7 +177,7 @@ class Inventory:
         return Rccl()
 
     def rccl_at(self, path: str) -> Rccl:
-        """Return what an RCCL of the image says of itself. Raises OSError, ImageError where it cannot be read."""
+        """Return the properties of an RCCL in the image. Raises OSError or ImageError if it cannot be read."""
         real = self.image.root.resolve(path)
         if real not in self._rccls:
             with contextlib.closing(self.image.root.open(real)) as file:
@@ -186,16 +186,16 @@ class Inventory:
 
     @property
     def rccl_files(self) -> list[str]:
-        """Paths that are called like an RCCL or a net plugin, sorted; of very many, the first."""
+        """Paths with the name of an RCCL or a net plugin, sorted; if there are too many, the first."""
         return sorted(self._called(RCCL_OR_PLUGIN))[:_MOST_RCCLS]
 
     def libraries_called(self, names: Collection[str]) -> Iterator[str]:
-        """Yield the paths of libraries, and of links, that have one of these names."""
+        """Yield the paths of libraries and links that have one of these names."""
         return (path for path in (*self._found.code, *self._found.links) if path.rpartition("/")[2] in names)
 
     @cached_property
     def gpu_code(self) -> GpuCode:
-        """GPU code in its files."""
+        """GPU code in the image's files."""
         return read_gpu_code(self.image.root, self._found.code, self._found.links)
 
     def _called(self, name: re.Pattern[str]) -> list[str]:
@@ -211,7 +211,7 @@ class Inventory:
 
     @cached_property
     def _components(self) -> dict[str, str | None]:
-        """Components, each with its version; with None where nothing says it."""
+        """Components with their versions; None if a version is not known."""
         found: dict[str, str | None] = {}
         for part in (self._of_system(), self._of_rocm(), self._of_fabric(), self._of_python()):
             found |= {name: version for name, version in part if version is not None or name not in found}
@@ -270,12 +270,12 @@ class Inventory:
                     yield "mpi-abi", min(names).removeprefix(name)
 
     def _net_api(self) -> tuple[int, ...]:
-        """Return the versions of the net API that the image's plugin offers: a file that its RCCL would ask for.
+        """Return the net API versions of the image's plugin, which is a file that its RCCL would open.
 
-        One of another name is not a plugin to RCCL, which goes past it.
+        RCCL ignores a plugin with any other name.
         """
         root, rccl, named = self.image.root, self.rccl, self._plugin_variable()
-        if rccl.generation is None and named:  # a layer brings an RCCL, or it is one that nobody knows
+        if rccl.generation is None and named:  # a layer provides RCCL, or its version is unknown
             names = names_by_variable(named, _STEMS, PluginVariableRule.LIST)
         else:
             names = () if rccl.opens_none(named) else rccl.names(named) or PLUGIN_FILES
@@ -288,7 +288,7 @@ class Inventory:
         return ()
 
     def _plugin_variable(self) -> str | None:
-        """Return NCCL_NET_PLUGIN as the image alone sets it: in its environment, else in RCCL's own file."""
+        """Return NCCL_NET_PLUGIN as set by the image alone: in its environment, else in RCCL's configuration file."""
         if PLUGIN_VARIABLE in self.image.environment:
             return self.image.environment[PLUGIN_VARIABLE]
         try:
@@ -305,13 +305,13 @@ def _is_elf(root: RootFileSystem, path: str) -> bool:
 
 # -- Python distributions --
 #
-# One is known by the name of its metadata: `NAME-VERSION.dist-info`, a folder (PEP 376, PEP 427), or
-# `NAME-VERSION-pyX.Y.egg-info`, a folder or a file, of which the part behind the version may lack (setuptools; Debian).
+# A distribution is identified by the name of its metadata: `NAME-VERSION.dist-info`, a folder (PEP 376, PEP 427), or
+# `NAME-VERSION-pyX.Y.egg-info`, a folder or a file, where the part after the version is optional (setuptools; Debian).
 
 MOST_DISTRIBUTIONS = 20_000
-"""Of one image, or of the folders that are looked into together: more are left out."""
+"""Maximum number for one image, or for the folders of one call; more are left out."""
 METADATA = (".dist-info", ".egg-info")
-"""What the names of the metadata of distributions end in."""
+"""Endings of the names of distribution metadata."""
 _NAME, _VERSION = r"[A-Za-z0-9._]{1,128}", r"[A-Za-z0-9.+!_]{1,64}"
 _NAMED = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
 _MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
@@ -321,29 +321,29 @@ _LARGEST_MODULE_BYTES, _MOST_READ_BYTES = 4 << 20, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A Python distribution that is installed."""
+    """An installed Python distribution."""
 
     name: str
-    """As PEP 503 writes it: `flash-attn`."""
+    """Normalized name (PEP 503): `flash-attn`."""
     version: str
-    """As its metadata is called: `2.7.1+rocm6.2`."""
+    """Version in the name of its metadata: `2.7.1+rocm6.2`."""
     metadata: str
     """Path of its metadata in the image."""
 
     @property
     def site(self) -> str:
-        """The folder that it is in."""
+        """Folder that contains it."""
         return self.metadata.rpartition("/")[0]
 
 
 def distribution_of(path: str) -> Distribution | None:
-    """Return the distribution whose metadata is at a path; None for the path of anything else."""
+    """Return the distribution whose metadata is at a path; None for any other path."""
     found = _NAMED.fullmatch(path.rpartition("/")[2])
     return Distribution(canonicalize_name(found[1]), found[2], path) if found else None
 
 
 def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
-    """Return the distributions in some folders with their versions; of two, that of the first, as Python takes it."""
+    """Return the versions of the distributions in some folders, by name; the first folder wins, as in Python."""
     found: dict[str, str] = {}
     for folder in folders:
         with contextlib.suppress(OSError, ImageError):
@@ -354,7 +354,7 @@ def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
 
 
 def of_other_torch(root: RootFileSystem, c10: str, modules: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the modules that ask for what the image's libc10 does not have, each with the first such symbol."""
+    """Return the modules that need symbols which the image's libc10 lacks, each with the first such symbol."""
     offered = exported_at(root, c10)
     found: dict[str, str] = {}
     for path in modules if offered else ():
@@ -366,7 +366,7 @@ def of_other_torch(root: RootFileSystem, c10: str, modules: Sequence[str], prefi
 
 
 def of_numpy_1(root: RootFileSystem, modules: Sequence[str]) -> Iterator[str]:
-    """Yield the modules that were compiled with NumPy 1; large ones are not read."""
+    """Yield the modules compiled with NumPy 1; large modules are not read."""
     left = _MOST_READ_BYTES
     for path in filter(_MODULE.fullmatch, modules):
         data = read_or_empty(root, path, min(_LARGEST_MODULE_BYTES, left))

@@ -1,4 +1,4 @@
-"""The GPU code of an image: which of its files have some, and for which GPUs. Heads are read, never the code."""
+"""The GPU code of an image: which files contain it, and for which GPUs. Only headers are read, never the code."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 _LIBRARY_OR_PROGRAM = re.compile(r"[^.]+|.+\.so(?:\.[0-9.]+)?|.+\.(?:exe|bin|out|x)")
 _SMALLEST_BYTES = 4096
-"""Of a file with a bundle, which begins at a page."""
+"""Minimum size of a file with a bundle, which begins at a page."""
 _MAX_HEADS = 20_000
-"""Of kernel files whose names say nothing."""
+"""Maximum number of kernel files that are opened."""
 
 
 class CodeForm(StrEnum):
-    """How GPU code lies in an image."""
+    """How GPU code is stored in an image."""
 
     BUNDLES = "bundles"
-    """In a program or library, which needs each of its bundles."""
+    """In a program or library, which needs every one of its bundles."""
     KERNELS = "kernels"
-    """In files of a folder, of which a library opens those of the GPU at hand."""
+    """In the files of a folder, from which a library opens those for the present GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeBundles:
-    """Bundles of one file that have code for the same targets."""
+    """Bundles of one file that contain code for the same targets."""
 
     targets: tuple[GpuTarget, ...]
-    """As compilers name them: `gfx90a`, `gfx90a:sramecc+:xnack-`, `gfx9-4-generic`."""
+    """Targets by their compiler names: `gfx90a`, `gfx90a:sramecc+:xnack-`, `gfx9-4-generic`."""
     count: int
-    """Bundles of the file, or kernel files of the folder."""
+    """Number of bundles in the file, or of kernel files in the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,47 +49,47 @@ class CodeFile:
     """A file with GPU code, or a folder of kernel files."""
 
     component: str
-    """What people call it: `RCCL`, `vLLM _C`; its own name where that is not known."""
+    """Common name: `RCCL`, `vLLM _C`; its file name if that is not known."""
     path: str
-    """In the image."""
+    """Path in the image."""
     form: CodeForm
-    """How its code lies there."""
+    """How its code is stored."""
     bundles: tuple[CodeBundles, ...]
-    """What its code is for."""
+    """Bundles by target."""
     fit: GpuFit | None = None
-    """Whether the GPU that was asked about takes it; null where none was."""
+    """Whether the requested GPU accepts it; null if none was requested."""
 
     @property
     def targets(self) -> tuple[GpuTarget, ...]:
-        """All that it has code for."""
+        """All targets that it has code for."""
         return tuple(sorted({target for each in self.bundles for target in each.targets}, key=str))
 
     def fit_for(self, gpu: GpuTarget) -> GpuFit:
-        """Return whether a GPU takes it: all code of a library; of kernel files, those of the GPU are opened."""
+        """Return whether a GPU accepts it: a library needs all its code, of kernel files only those for the GPU."""
         return fit([self.targets] if self.form is CodeForm.KERNELS else [each.targets for each in self.bundles], gpu)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCode:
-    """A file whose GPU code cannot be read, and so may be for any GPU or none."""
+    """A file whose GPU code cannot be read, so that it may be for any GPU or none."""
 
     path: str
-    """In the image."""
+    """Path in the image."""
     why: str
-    """What is wrong with it."""
+    """Reason why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCode:
-    """What an image has of GPU code."""
+    """The GPU code in an image."""
 
     files: tuple[CodeFile, ...]
-    """By component and path."""
+    """Files with GPU code, by component and path."""
     unreadable: tuple[UnreadableCode, ...]
     """Files whose GPU code cannot be read, by path."""
 
     def with_fit(self, gpu: GpuTarget | None) -> GpuCode:
-        """Return the same, with whether a GPU takes each; without a GPU as it is."""
+        """Return a copy that states for each file whether a GPU accepts it; without a GPU, return it unchanged."""
         return replace(self, files=tuple(replace(one, fit=one.fit_for(gpu)) for one in self.files)) if gpu else self
 
 
@@ -98,28 +98,28 @@ class ImageGpuCode:
     """The GPU code of an image, by file."""
 
     image: str
-    """As it was named."""
+    """Image as given on the command line."""
     gpu: GpuTarget | None
-    """The GPU of --site, in the modes that a process finds that sets nothing; null without --site."""
+    """GPU of --site, with the modes a process sees by default; null without --site."""
     code: GpuCode
 
 
 def processors_of(files: Iterable[CodeFile]) -> tuple[str, ...]:
-    """Return what files have code for, in the order of their numbers."""
+    """Return the processors that files have code for, ordered by number."""
     found = {target.processor for file in files for target in file.targets}
     return tuple(sorted(found, key=lambda name: (len(name), name)))
 
 
 def may_have_code(path: str) -> bool:
-    """Return whether the file at a path is looked at: by its name a library, a program or a kernel file."""
+    """Return whether a path's name is that of a library, program or kernel file; other files are not read."""
     return _LIBRARY_OR_PROGRAM.fullmatch(path.rpartition("/")[2]) is not None or kernel_file(path) is not None
 
 
 def read_gpu_code(root: RootFileSystem, paths: Iterable[str], links: Iterable[str]) -> GpuCode:
     """Return the GPU code of an image.
 
-    `paths`: its regular files that `may_have_code`; those that may not be read are passed over, as the runtime would
-    have to. `links`: its symlinks, by which a file of any name may be known.
+    `paths`: its regular files that `may_have_code`; those without read permission are skipped, as the runtime could not
+    read them, either. `links`: its symlinks, which may identify a file with an arbitrary name.
     """
     reader = _Reader(root, links)
     lost = []
@@ -139,11 +139,11 @@ class _Reader:
     root: RootFileSystem
     links: Iterable[str]
     bundles: dict[str, Counter[tuple[GpuTarget, ...]]] = field(default_factory=dict)
-    """By the path of a file, its bundles by what they are for."""
+    """Number of bundles by targets, for each file path."""
     kernels: defaultdict[tuple[str, str], Counter[GpuTarget]] = field(default_factory=lambda: defaultdict(Counter))
-    """By component and folder, how many kernel files are for each target."""
+    """Number of kernel files by target, for each component and folder."""
     first_of: dict[KernelFile, tuple[GpuTarget, ...]] = field(default_factory=dict)
-    """By what names say, what the first such kernel file is for."""
+    """Targets of the first kernel file, for each combination of facts in file names."""
     heads: int = 0
 
     def read(self, path: str) -> None:
@@ -157,7 +157,7 @@ class _Reader:
             self.bundles[path] = Counter(found)
 
     def _targets(self, path: str, kernels: KernelFile) -> tuple[GpuTarget, ...]:
-        """Return what a kernel file is for; of those whose names say the same, the first is opened."""
+        """Return the targets of a kernel file; of files whose names show the same, only the first is opened."""
         if kernels in self.first_of:
             return self.first_of[kernels]
         self.heads += 1
@@ -170,7 +170,7 @@ class _Reader:
         return targets
 
     def files(self) -> Iterable[CodeFile]:
-        """Yield what has GPU code."""
+        """Yield the files and folders with GPU code."""
         for path, found in self.bundles.items():
             bundles = tuple(CodeBundles(*each) for each in sorted(found.items(), key=str))
             yield CodeFile(self._named(component_of(path), path), path, CodeForm.BUNDLES, bundles)
@@ -181,13 +181,13 @@ class _Reader:
                 yield CodeFile(name, folder, CodeForm.KERNELS, bundles)
 
     def _named(self, component: str, path: str) -> str:
-        """Return what a file is; where its own path does not say, by the name of a link to it, or to its folder."""
+        """Return the name of a file's component; if its own path does not show it, from a link to it or its folder."""
         folder, _, name = path.rpartition("/")
         return component if component != name else self._by_links.get(path) or self._by_links.get(folder) or name
 
     @cached_property
     def _by_links(self) -> dict[str, str]:
-        """Where links lead whose paths are those of a library or of a folder of kernels, each with what it is."""
+        """Component by link target, for links whose paths are those of a library or of a kernel folder."""
         found: dict[str, str] = {}
         for link in self.links:
             inside = filter(None, map(kernel_file, (f"{link}/x.co", f"{link}/library/x.co")))

@@ -1,7 +1,7 @@
-"""Whether the GPU of a machine takes the code of an image, component by component, and what follows where it does not.
+"""Whether a machine's GPU accepts the code in an image, component by component, and the consequences if it does not.
 
-Of a component that lies in several places those count that the process of a job loads; where none is known to be
-loaded, each may be the one.
+If a component is in several places, those loaded by a job's process count; if none is known to be loaded, any of them
+may be.
 """
 
 from __future__ import annotations
@@ -36,81 +36,81 @@ if TYPE_CHECKING:
 _WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUNS)
 _NO_CODE = "no GPU code was found in it"
 _ENOUGH = 0.5
-"""Of the bundles of a component that each job calls: some of torch's and vLLM's are for newer GPUs by design."""
+"""Minimum share of accepted bundles in a component every job uses: some in torch and vLLM are only for newer GPUs."""
 _WHICH = "there are several, for different GPUs; which one a job loads is not known"
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentFit:
-    """One component, and whether the GPU takes its code."""
+    """One component, and whether the GPU accepts its code."""
 
     component: str
-    """What people call it: `RCCL`, `vLLM _C`."""
+    """Common name: `RCCL`, `vLLM _C`."""
     fit: GpuFit
-    """Whether the GPU takes it."""
+    """Whether the GPU accepts its code."""
     needed: bool
-    """Whether each job with that software calls it; else the answer does not depend on it."""
+    """Whether every job with that software uses it; if not, the overall result does not depend on it."""
     processors: tuple[str, ...]
-    """That it has code for; one that has the GPU's name, and is not taken, with the mode that keeps it out."""
+    """Processors it has code for; if one matches the GPU only by name, with the mode that prevents its use."""
     paths: tuple[str, ...]
-    """In the image: the places that count, those that a job loads where that is known."""
+    """Paths in the image that count: those that a job loads, if known."""
     without: str
-    """What happens on a GPU that takes none of its code."""
+    """Consequence on a GPU that accepts none of its code."""
     why: str | None = None
-    """Of one that is not known: why."""
+    """Reason, if the fit is not known."""
 
     @property
     def blocks_jobs(self) -> bool:
-        """Whether jobs fail by it."""
+        """Whether jobs fail because of it."""
         return self.needed and self.fit in {GpuFit.NO, GpuFit.XNACK}
 
     @property
     def has(self) -> str:
-        """What it has code for, in words: `gfx942 only`, `gfx908 and gfx942 only`."""
+        """Processors it has code for, in words: `gfx942 only`, `gfx908 and gfx942 only`."""
         *others, last = self.processors or ("no GPU",)
         return f"{', '.join(others)} and {last} only" if others else f"{last} only"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuAccount:
-    """What the GPU of a machine makes of the code of an image."""
+    """Whether the GPU of a machine accepts the code in an image."""
 
     gpu: str
-    """As a process of a job finds it: `gfx90a:sramecc+:xnack-`."""
+    """The GPU as seen by a job's process: `gfx90a:sramecc+:xnack-`."""
     machine: str
-    """The site, or the node that was seen, whose GPU it is."""
+    """The site or inspected node that has the GPU."""
     parts: tuple[ComponentFit, ...]
-    """By component, those first that each job calls."""
+    """Results by component, first those that every job uses."""
     taken_for: str | None = None
-    """The processor for which a variable has the runtime take the GPU, where that is another."""
+    """Processor that a variable makes the runtime treat the GPU as, if different."""
 
     @property
     def processor(self) -> str:
-        """Its name without modes."""
+        """Name of the GPU without modes."""
         return self.gpu.partition(":")[0]
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """Name to be used in a sentence."""
         return f"{self.processor}, the GPU of {self.machine}"
 
 
 class MachineGpu(NamedTuple):
-    """The GPUs of a machine, and where that is from."""
+    """The GPU type of a machine, and its source."""
 
     processor: str
-    """`gfx90a`."""
+    """Processor name, such as `gfx90a`."""
     machine: str
-    """The site, or the node that was seen."""
+    """The site or inspected node."""
 
 
 def account_of_gpu(
     contents: Inventory, of: MachineGpu | None, variable: Callable[[str], str | None], loaded: Iterable[str]
 ) -> GpuAccount | None:
-    """Return what a GPU makes of the code of an image; None without a GPU of AMD's that is known.
+    """Return whether a GPU accepts the code in an image; None without a known AMD GPU.
 
-    `variable` returns a variable as a process in the container has it. `loaded`: the files of a job's process, as its
-    loader found them.
+    `variable` returns the value of a variable in a process in the container. `loaded`: the files of a job's process, as
+    found by its loader.
     """
     if of is None:
         return None
@@ -120,14 +120,14 @@ def account_of_gpu(
         return None
     files: set[str] = set()
     for path in loaded:
-        with contextlib.suppress(OSError, ImageError):  # of the host
+        with contextlib.suppress(OSError, ImageError):  # a host file
             files.add(contents.image.root.resolve(path))
     parts = component_fits(contents.gpu_code, gpu, frozenset(files))
     return GpuAccount(str(gpu), of.machine, parts, taken_for(of.processor, variable(OVERRIDE)))
 
 
 def component_fits(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[ComponentFit, ...]:
-    """Return what a GPU makes of the code of an image; `loaded` are the files of a job's process, without links."""
+    """Return whether a GPU accepts each component; `loaded` are the resolved paths of a job process's files."""
     files: dict[str, list[CodeFile]] = {}
     for file in code.with_fit(gpu).files:
         files.setdefault(file.component, []).append(file)
@@ -153,7 +153,7 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
 
 
 def _processors(files: Sequence[CodeFile], gpu: GpuTarget) -> tuple[str, ...]:
-    """Return what files have code for, in the order of their numbers; with modes where these keep a GPU from it."""
+    """Return the processors that files have code for, by number; with modes if these prevent its use on the GPU."""
     names: dict[str, str] = {}
     for target in (target for file in files for target in file.targets):
         other = replace(
@@ -167,14 +167,14 @@ def _processors(files: Sequence[CodeFile], gpu: GpuTarget) -> tuple[str, ...]:
 
 
 def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:
-    """Return which part of their bundles a GPU takes."""
+    """Return the share of the files' bundles that a GPU accepts."""
     bundles = [each for file in files for each in file.bundles]
     taken = sum(each.count for each in bundles if fit([each.targets], gpu) is GpuFit.RUNS)
     return taken / sum(each.count for each in bundles)
 
 
 def _counts(file: CodeFile, component: str, loaded: frozenset[str]) -> bool:
-    """Whether a process has a file, or looks for kernel files in a folder: below that of a library of the component."""
+    """Return whether a process loads a file, or kernels from a folder: below that of a library of the component."""
     if file.form is not CodeForm.KERNELS:
         return file.path in loaded
     own = (posixpath.dirname(path) for path in loaded if component_of(path) == component)
@@ -182,7 +182,7 @@ def _counts(file: CodeFile, component: str, loaded: frozenset[str]) -> bool:
 
 
 def _unknown(code: GpuCode, files: Collection[str], loaded: frozenset[str]) -> Iterator[ComponentFit]:
-    """Yield components of which nothing is known: they cannot be read, or have no code where they should have some."""
+    """Yield components with unknown fit: those that cannot be read, or that lack code although they should have it."""
     named: dict[str, list[tuple[str, str]]] = {}
     for lost in code.unreadable:
         kernels = kernel_file(lost.path)
@@ -194,6 +194,6 @@ def _unknown(code: GpuCode, files: Collection[str], loaded: frozenset[str]) -> I
             named[component] = [(path, _NO_CODE)]
     for component, lost_files in named.items():
         role, paths = role_of(component), tuple(path for path, _ in lost_files)
-        # beside another of its kind that can be read, only the one that a job loads counts
+        # if other files of the component can be read, an unreadable one counts only if a job loads it
         needed = role.needed and (component not in files or not loaded.isdisjoint(paths))
         yield ComponentFit(component, GpuFit.UNKNOWN, needed, (), paths, role.without, lost_files[0][1])

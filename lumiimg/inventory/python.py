@@ -1,4 +1,4 @@
-"""Which program a name starts in an image, and which Python of it counts."""
+"""The program that a name starts in an image, and the image's main Python."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Program:
 
     name: str
     path: str
-    """In the image, by the folder in which it is found first."""
+    """Path in the image, below the first folder that contains it."""
 
 
 def search_path(image: Image) -> tuple[str, ...]:
-    """Return the folders in which a process in the container looks for programs."""
+    """Return the folders in which a process in the container searches for programs."""
     path = image.environment.get("PATH", DEFAULT_PATH)
     return tuple(dict.fromkeys(folder.rstrip("/") for folder in path.split(":") if folder.startswith("/")))
 
 
 def find_program(root: RootFileSystem, name: str, folders: Sequence[str]) -> Program | None:
-    """Return the program that a name starts there, or that is the first not to start for its mode; else None."""
+    """Return the program that a name starts from these folders, else the first that its mode keeps from starting."""
     first: Program | None = None
     for folder in folders:
         with suppress(OSError, ImageError):
@@ -53,11 +53,11 @@ class Python:
 
     path: str
     folder: str | None
-    """The folder that is put in front of the image's own search path; None where Python is on it."""
+    """Folder to put in front of the image's own search path; None if Python is on that path."""
 
 
 def version_of_program(root: RootFileSystem, path: str) -> str | None:
-    """Return the version of a Python, `3.12`, by the name of the file that a path leads to; None where it has none."""
+    """Return the version of a Python (`3.12`) from the name of the file a path resolves to; None if it has none."""
     with suppress(OSError, ImageError):
         if named := _PROGRAM.fullmatch(root.resolve(path)):
             return named[1]
@@ -65,9 +65,9 @@ def version_of_program(root: RootFileSystem, path: str) -> str | None:
 
 
 def python_of(image: Image, site: str | None, has: Iterable[str]) -> Python | None:
-    """Return the Python that counts: that of the site folder with torch or JAX, else the first on the search path.
+    """Return the main Python: that of the site folder with torch or JAX, else the first on the search path.
 
-    Images with an environment of conda that is not activated (AMD's for LUMI) have another one on their path.
+    Images with a conda environment that is not activated (AMD's for LUMI) have another Python on their path.
     """
     folders = search_path(image)
     prefix, inside, _ = (site or "").partition("/lib/python")
@@ -80,7 +80,7 @@ def python_of(image: Image, site: str | None, has: Iterable[str]) -> Python | No
 
 
 def note_of_program(name: str, image: Image, python: Python | None) -> str | None:
-    """Return what to say of a program that is in no folder of the image's search path; None of one that is there."""
+    """Return a note about a program that is not on the image's search path; None for one that is."""
     own = (python.folder,) if python and python.folder else ()
     if "/" in name or find_program(image.root, name, (*own, *search_path(image))):
         return None

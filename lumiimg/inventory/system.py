@@ -1,8 +1,8 @@
-"""The system of an image, or of a node: what it is called, its packages by dpkg, and its ROCm, by what there is.
+"""The operating system of an image or node: its name, its dpkg packages, and its ROCm, from all available evidence.
 
-AMD's packages of ROCm leave a note in `/opt/rocm/.info/version`, from 7.14 on below `core/`. Distributions do not, nor
-does everybody who copies a ROCm into an image. What a Python wheel brings along is another ROCm than the image's: the
-driver has to serve both.
+AMD's ROCm packages write `/opt/rocm/.info/version`, from 7.14 on below `core/`. Distributions do not, and neither does
+everybody who copies ROCm into an image. A ROCm included in a Python wheel is separate from that of the image: the
+driver must support both.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ASSIGNMENT = re.compile(r"([A-Za-z0-9_]+)=([\"']?)(.*)\2")
 _ESCAPED = re.compile(r"\\([\\$\"'`])")
 
 ROCM_LIBRARY = re.compile(r"lib(?:rocm-core|amdhip64|hsa-runtime64|rccl)\.so(?:\.\d+)*")
-"""Files that show a ROCm."""
+"""Files that are evidence of a ROCm."""
 NOTES = (".info/version", "core/.info/version")
-"""Where AMD's note lies below `/opt/rocm`; the second is that of rocm/dev-ubuntu-24.04:10.0.0-full."""
+"""AMD's version file, below `/opt/rocm`; the second path is that in rocm/dev-ubuntu-24.04:10.0.0-full."""
 _NOTE_LIMIT_BYTES = 4096
 _VERSION = re.compile(r"(?:\d+:)?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)(?!\d)")
-# AMD's rocm-core and rocm-core6.2.4; Debian's librocm-core1; before it had that, the version of HIP, which is ROCm's.
+# AMD's rocm-core and rocm-core6.2.4; Debian's librocm-core1; before Debian had that, HIP, whose version is ROCm's.
 _DPKG = (re.compile(r"rocm-core[\d.]*|librocm-core\d+"), re.compile(r"libamdhip64-\d+"))
-# AMD's libraries end in the number of the release: librccl.so.1.0.60204. HIP's may end in a build of its own.
+# AMD's libraries end in the release number: librccl.so.1.0.60204. HIP's may end in its own build number.
 _NUMBERED = re.compile(r"lib(?:rocm-core|rccl|hsa-runtime64)\.so\.\d+\.\d+\.(\d{1,2})(\d\d)(\d\d)")
 _HIP = re.compile(r"libamdhip64\.so\.(\d{1,2}\.\d{1,2})\.\d+")
 _RCCL = re.compile(r".*/librccl\.so[.\d]*")
@@ -47,7 +47,7 @@ _RUNS = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
 
 
 def os_release(root: RootFileSystem) -> dict[str, str]:
-    """Return what os-release(5) says; nothing where there is none. Values of more than 256 characters are cut."""
+    """Return the variables of os-release(5); empty if there is no such file. Values are cut to 256 characters."""
     texts = (read_or_empty(root, path, _LIMIT_BYTES).decode("utf-8", "replace") for path in _PLACES)
     lines = next(filter(None, texts), "").splitlines()
     found = filter(None, (_ASSIGNMENT.fullmatch(line.strip()) for line in lines))
@@ -55,9 +55,9 @@ def os_release(root: RootFileSystem) -> dict[str, str]:
 
 
 def packages_of_dpkg(root: RootFileSystem) -> Iterator[tuple[str, str]]:
-    """Yield (name, version) of each installed package of Debian and its descendants. Source: deb-control(5).
+    """Yield (name, version) of each installed package of Debian and its derivatives. Source: deb-control(5).
 
-    Raises OSError where there is no status file, ImageError where it is damaged or larger than any.
+    Raises OSError if there is no status file, ImageError if it is damaged or larger than any real one.
     """
     text = root.read_bytes(_STATUS, _STATUS_LIMIT_BYTES).decode("utf-8", "replace")
     for paragraph in text.split("\n\n"):
@@ -67,10 +67,10 @@ def packages_of_dpkg(root: RootFileSystem) -> Iterator[tuple[str, str]]:
 
 
 def rocm_of(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> tuple[bool, str | None]:
-    """Return (whether an image has a ROCm of its own, its version where anything says it).
+    """Return (whether an image has its own ROCm, its version or None if not known).
 
-    `libraries` are the paths in it that `ROCM_LIBRARY` fits; `rccl_at` reads an RCCL. A version of two parts is a
-    release whose patches nobody names.
+    `libraries` are the paths in it that match `ROCM_LIBRARY`; `rccl_at` reads an RCCL. A version of two parts is a
+    release with an unknown patch level.
     """
     own = [path for path in libraries if _OF_WHEELS.search(path) is None]
     version = next(_claimed_versions(root, own, rccl_at), None)
@@ -78,14 +78,14 @@ def rocm_of(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[s
 
 
 def rocm_in_wheels(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> tuple[bool, str | None]:
-    """Return the same of the ROCm that Python wheels bring along, as AMD's `rocm-sdk-core` does."""
+    """Return the same for the ROCm included in Python wheels, such as AMD's `rocm-sdk-core`."""
     theirs = [path for path in libraries if _OF_WHEELS.search(path) and _RUNS.search(path)]
     versions = [*_of_rccl(theirs, rccl_at), *_of_hip(theirs)]
     return bool(theirs), versions[0] if versions else None
 
 
 def _claimed_versions(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
-    """Yield what each kind of evidence says, the surest first; what nobody asks for is not read."""
+    """Yield the version from each kind of evidence, the most reliable first; each is read only when requested."""
     for folder in dict.fromkeys(("/opt/rocm", *(path.rsplit("/", 2)[0] for path in libraries))):
         for note in NOTES:
             data = read_or_empty(root, f"{folder}/{note}", _NOTE_LIMIT_BYTES)
@@ -111,7 +111,7 @@ def _of_hip(libraries: Sequence[str]) -> list[str]:
 
 
 def _of_rccl(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
-    """Yield the ROCm that RCCL names as its build, or the one release with its version."""
+    """Yield the ROCm version that RCCL was built with, or that of the only ROCm release with its version."""
     for path in [path for path in libraries if _RCCL.fullmatch(path)][:_MOST_RCCLS]:
         with contextlib.suppress(OSError, ImageError):
             rccl = rccl_at(path)
