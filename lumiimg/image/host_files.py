@@ -107,7 +107,7 @@ class FolderNode(NamedTuple):
 
     @property
     def kind(self) -> FileKind:
-        """What it is."""
+        """File type."""
         return _KIND_OF_FORMAT.get(stat.S_IFMT(self.status.st_mode), FileKind.DEVICE)
 
 

@@ -125,7 +125,7 @@ class Inventory:
         latest = None
         for distribution in filter(None, map(distribution_of, self._found.metadata)):
             site = distribution.site
-            is_inside = latest is not None and site.startswith(f"{latest}/")  # a walk yields a folder before its content
+            is_inside = latest is not None and site.startswith(f"{latest}/")  # a folder precedes its content
             if site in sites or _SITE.fullmatch(site) or not is_inside:
                 sites.setdefault(site, {}).setdefault(distribution.name, distribution)
                 latest = site
