@@ -70,7 +70,7 @@ class HostFile:
         return data
 
     def read_exactly(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset`. Raises ImageError where the file has fewer, or cannot be read."""
+        """Return `size` bytes from `offset`. Raises ImageError if the file is shorter or cannot be read."""
         try:
             return read_exactly(self, offset, size)
         except OSError as error:

@@ -35,7 +35,7 @@ def search_path(image: Image) -> tuple[str, ...]:
 
 
 def find_program(root: RootFileSystem, name: str, folders: Sequence[str]) -> Program | None:
-    """Return the program that a name starts from these folders, else the first that its mode keeps from starting."""
+    """Return the program that a name starts from these folders, else the first whose mode prevents that, else None."""
     first: Program | None = None
     for folder in folders:
         with suppress(OSError, ImageError):

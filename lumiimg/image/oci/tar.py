@@ -49,7 +49,7 @@ class Member:
 
     name: str
     stat: FileStat
-    """Attributes; the size is 0 for members without content, links and identity are not known from a tar."""
+    """Attributes; the size is 0 for members without content, and a tar does not show links and identity."""
     start: int
     """Offset of the content in the tar."""
     target: str
