@@ -91,7 +91,7 @@ class SingularityDescription:
             names += (entry.name for entry in users.list_dir(_ENVIRONMENT_FOLDER))
         own = [name for name in names if name.endswith(".sh")]
         if len(own) > _MAX_SCRIPTS:
-            self._unread[_ENVIRONMENT_FOLDER] = f"{len(own)} scripts, of which {_MAX_SCRIPTS} are read"
+            self._unread[_ENVIRONMENT_FOLDER] = f"{len(own)} scripts, of which only the first {_MAX_SCRIPTS} are read"
         for path in (f"{_ENVIRONMENT_FOLDER}/{name}" for name in islice(own, _MAX_SCRIPTS)):
             text = self._text(path, users)
             if text is not None:

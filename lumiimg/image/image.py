@@ -205,12 +205,12 @@ def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
                     counted.add((root, seen.identity))
             if needed_bytes > most_bytes:
                 what = f"unpacks to more than {_MAX_RATIO} times its size"
-                raise ImageError(what, where=str(path), hint="if that is right, unpack it and name the folder")
+                raise ImageError(what, where=str(path), hint="if that is intended, unpack it and give the folder")
     there = next(one for one in (folder, *folder.parents) if one.is_dir())
     free_bytes = shutil.disk_usage(there).free
     if needed_bytes + _SPARE_BYTES > free_bytes:
         raise MissingHereError(
-            f"unpacks to {size(needed_bytes)}, and {size(free_bytes)} are free in {there}",
+            f"unpacks to {size(needed_bytes)}, but only {size(free_bytes)} are free in {there}",
             where=str(path),
             hint="set LUMIIMG_CACHE and TMPDIR to folders on other disks",
         )
@@ -254,10 +254,10 @@ def _sif_tree(sif: Sif, source: HostFile) -> tuple[SquashfsTree | OverlayTree, l
     partitions = [sif.root_partition(), *overlays]
     layers = [SquashfsTree(source.slice(item.offset, item.size_bytes)) for item in partitions]
     unread = (item.identifier for item in sif.overlays() if not item.is_squashfs)
-    warnings = [f"overlay partition {number} is not read: its changes are not seen" for number in unread]
+    warnings = [f"overlay partition {number} has an unsupported format: its changes are ignored" for number in unread]
     # measured: a mount by root honours only trusted.overlay.opaque, one in a user namespace neither of the two names
     warnings += [
-        f"overlay partition {item.identifier} has opaque folders, which not every engine honours: files below may show"
+        f"overlay partition {item.identifier} has opaque folders, which not all engines honour: hidden files may show"
         for item, layer in zip(overlays, layers[1:], strict=True)
         if layer.has_opaque()
     ]

@@ -111,7 +111,7 @@ class RootFileSystem:
         """Return the content of a file. Raises ImageError if it is longer than `limit_bytes`."""
         with contextlib.closing(self.open(path)) as file:
             if file.size > limit_bytes:
-                raise ImageError(f"a file of {file.size} bytes where {limit_bytes} are the limit", where=path)
+                raise ImageError(f"a file of {file.size} bytes; the limit is {limit_bytes}", where=path)
             return file.read_at(0, file.size)
 
     def stat(self, path: str, *, follow: bool = True) -> FileStat:

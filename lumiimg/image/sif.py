@@ -53,7 +53,7 @@ class DataType(IntEnum):
 
 
 _SQUASHFS = 1
-_NOT_READ = {2: "ext3, of Singularity 2", 5: "encrypted", 6: "encrypted"}
+_NOT_READ = {2: "ext3 (Singularity 2)", 5: "encrypted", 6: "encrypted"}
 """Other root file system formats that engines support: ext3, squashfs inside dm-crypt, and inside gocryptfs."""
 
 
@@ -91,13 +91,13 @@ class Sif:
             raise ImageError(f"{len(roots)} root file systems in one SIF", where=self.where)
         if not roots and any(item.data_type == DataType.OCI_ROOT_INDEX for item in self.objects):
             hint = "build it without --oci, or unpack it into a sandbox folder and give that"
-            raise ImageError("an OCI-SIF, whose layers are not read", where=self.where, hint=hint)
+            raise ImageError("an OCI-SIF, whose layers are not supported", where=self.where, hint=hint)
         if not roots:
             raise ImageError("a SIF without a root file system", where=self.where, hint="build the image again")
         [root] = roots
         if not root.is_squashfs:
             what = _NOT_READ.get(root.file_system, f"of the unknown format {root.file_system}")
-            hint = "unpack it with an engine (`build --sandbox`), and with its key if it has one, and give the folder"
+            hint = "unpack it with an engine (`build --sandbox`, with its key if it is encrypted) and give the folder"
             raise ImageError(f"the root file system is {what}", where=self.where, hint=hint)
         return root
 
@@ -153,7 +153,7 @@ def parse_sif(source: HostFile) -> Sif:
     if magic != MAGIC:
         raise ImageError("not a SIF", where=where)
     if version != _VERSION:
-        raise ImageError(f"SIF version {version!r}; only 01 is read", where=where)
+        raise ImageError(f"SIF version {version!r}; only 01 is supported", where=where)
     if not 0 <= total <= _MAX_DESCRIPTORS:
         raise ImageError(f"a SIF that claims {total} descriptors", where=where)
     if table_at < HEADER.size:
@@ -235,7 +235,7 @@ def write_sif(path: Path, header: SifHeader, *, identity: str) -> None:
     objects += [(DataType.JSON, name, data) for name, data in header.documents.items()]
     room = _DESCRIPTORS - _FOR_SIGNATURES
     if len(objects) >= room:
-        raise FailedError(f"{len(objects) + 1} objects do not fit into a SIF with {room}", where=str(path))
+        raise FailedError(f"{len(objects) + 1} objects do not fit into a SIF with space for {room}", where=str(path))
     end = _OBJECTS_AT
     table = b""
     for number, (data_type, name, data) in enumerate(objects, start=1):

@@ -285,7 +285,7 @@ def without_record(folder: Path, data: bytes) -> Path:
 def test_the_files_of_an_image_are_bounded(tmp_path: Path, lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
     image = locked_image(tmp_path, lock)
     monkeypatch.setattr("lumiimg.build.provenance._FILES_LIMIT_BYTES", 300)
-    with pytest.raises(BadInputError, match=r"bytes where [0-9]+ are the limit"):
+    with pytest.raises(BadInputError, match=r"bytes; the limit is [0-9]+"):
         read_carried(image, tmp_path / "scratch")
     monkeypatch.setattr("lumiimg.build.provenance._MAX_FILES", 1)
     with pytest.raises(BadInputError, match="holds more than 1 files and folders"):

@@ -77,7 +77,7 @@ def test_more_than_is_free_is_refused_with_both_sizes(
     image = squashed(root, tmp_path / "image.sqfs")
     require_room(image, tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: _Usage(257 * MIB))
-    with pytest.raises(MissingHereError, match="unpacks to 2 MiB, and 257 MiB are free") as raised:
+    with pytest.raises(MissingHereError, match="unpacks to 2 MiB, but only 257 MiB are free") as raised:
         require_room(image, tmp_path / "new/folder")
     assert raised.value.exit_code == ExitCode.MISSING_HERE
 

@@ -130,16 +130,16 @@ def read_oci_layout(files: RootFileSystem, where: str) -> tuple[Config, list[Lay
     layers = manifest.layers or ()
     for layer in layers:
         if not _LAYER.fullmatch(layer.media_type):
-            what = f"layer {layer.digest} has the type {shortened(layer.media_type)}, which is not read"
-            raise ImageError(what, where=where, hint="fetch the image unencrypted, with layers that are tars")
+            what = f"layer {layer.digest} has the unsupported type {shortened(layer.media_type)}"
+            raise ImageError(what, where=where, hint="fetch the image unencrypted, with tar layers")
     return config, _layers(files, config, [_path(layer) for layer in layers], where)
 
 
 def read_docker_archive(files: RootFileSystem, where: str) -> tuple[Config, list[Layer]]:
     """Return the config of the image in a `docker save` tar, and its layers, the lowest first. Raises ImageError."""
     if not files.is_file("manifest.json"):
-        hint = "unpack it into a folder and give that, if it is a root"
-        raise ImageError("a tar that holds no image", where=where, hint=hint)
+        hint = "if it contains a root file system, unpack it into a folder and give that"
+        raise ImageError("a tar without an image", where=where, hint=hint)
     images = _read(files, "manifest.json", tuple[_Saved, ...], where)
     if len(images) != 1:
         tags = [tag for image in images for tag in image.repo_tags or ()]
@@ -151,7 +151,7 @@ def read_docker_archive(files: RootFileSystem, where: str) -> tuple[Config, list
 def _layers(files: RootFileSystem, config: Config, paths: Sequence[str], where: str) -> list[Layer]:
     digests = config.rootfs.diff_ids or ()
     if len(paths) != len(digests) or len(paths) > _MAX_LAYERS:
-        what = f"{len(paths)} layers where the config has {len(digests)}, and {_MAX_LAYERS} are the limit"
+        what = f"{len(paths)} layers, and {len(digests)} in the config; the limit is {_MAX_LAYERS}"
         raise ImageError(what, where=where)
     return [Layer(_open(files, path, where), _hex(digest), where) for path, digest in zip(paths, digests, strict=True)]
 
@@ -181,7 +181,7 @@ def _listed(indexes: Iterable[_Index], where: str) -> list[_Descriptor]:
     """Return the images and indexes listed in indexes, each once even if it has several tags."""
     items = [item for index in indexes for item in index.manifests or ()]
     if len(items) > _MAX_MANIFESTS:
-        raise ImageError(f"{len(items)} manifests; {_MAX_MANIFESTS} are the limit", where=where)
+        raise ImageError(f"{len(items)} manifests; the limit is {_MAX_MANIFESTS}", where=where)
     return [*{item.digest: item for item in items if not item.is_attestation}.values()]
 
 
@@ -201,7 +201,7 @@ def _read(files: RootFileSystem, path: str, kind: type[T], where: str, digest: s
     """Return a decoded JSON document, verified if its digest is known."""
     with closing(_open(files, path, where)) as file:
         if file.size > _MAX_BYTES:
-            raise ImageError(f"{path} has {file.size} bytes; {_MAX_BYTES} are the limit", where=where)
+            raise ImageError(f"{path} has {file.size} bytes; the limit is {_MAX_BYTES}", where=where)
         data = file.read_at(0, file.size)
     if digest and hashlib.sha256(data, usedforsecurity=False).hexdigest() != _hex(digest):
         raise ImageError(f"{path} does not match its digest", where=where, hint=FETCH_AGAIN)
@@ -215,4 +215,4 @@ def _open(files: RootFileSystem, path: str, where: str) -> OpenFile:
     try:
         return files.open(path)
     except OSError as error:
-        raise ImageError(f"{path} is not there: {error.strerror}", where=where, hint=FETCH_AGAIN) from error
+        raise ImageError(f"{path} cannot be opened: {error.strerror}", where=where, hint=FETCH_AGAIN) from error

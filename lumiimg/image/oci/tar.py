@@ -129,7 +129,7 @@ def _member(header: tarfile.TarInfo, records: Mapping[bytes, bytes], start: int,
     kind = _KINDS.get(header.type)
     if header.type == tarfile.GNUTYPE_SPARSE or any(key.startswith(_SPARSE) for key in records):
         hint = "pack the layer without sparse files"
-        raise ImageError(f"the sparse tar member {name} is not read", where=where, hint=hint)
+        raise ImageError(f"the sparse tar member {name} is not supported", where=where, hint=hint)
     if kind is None:
         raise ImageError(f"the tar member {name} has the unknown type {header.type!r}", where=where)
     numbers = {key: _number(records, key, where) for key in (b"size", b"uid", b"gid", b"mtime") if key in records}

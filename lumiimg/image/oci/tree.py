@@ -151,7 +151,7 @@ class LayeredTree:
             target = self._directory(above, make=False)[-1].names[name]
             if target.kind is not FileKind.DIRECTORY:
                 return target
-        what = f"the hard link {member.name} to {member.target}, which is not a file here"
+        what = f"the hard link {member.name} points to {member.target}, which is not a file"
         raise ImageError(what, where=self._where)
 
     def _directory(self, path: Sequence[str], *, make: bool = True) -> list[LayerNode]:
@@ -194,7 +194,7 @@ class LayeredTree:
                 parts.append(part)
         if len(path) > _MAX_PATH_CHARACTERS or any(len(part) > _MAX_NAME_CHARACTERS for part in parts):
             raise ImageError(
-                f"a path of {len(path)} characters, or with a name longer than Linux allows", where=self._where
+                f"a path of {len(path)} characters: it or a name in it is longer than Linux allows", where=self._where
             )
         return parts
 
@@ -206,7 +206,7 @@ class LayeredTree:
     def _spend(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise ImageError("layers with too many files, or that need too many steps to merge", where=self._where)
+            raise ImageError("the layers have too many files or need too many steps to merge", where=self._where)
 
 
 _NO_NAMES: dict[str, LayerNode] = {}

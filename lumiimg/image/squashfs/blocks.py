@@ -168,7 +168,7 @@ class Decompressor:
         """Return the content of a stored block. Raises ImageError."""
         content = self.beginning(block, limit_bytes + 1)
         if len(content) > limit_bytes:
-            raise ImageError(f"a block that unpacks to more than the {limit_bytes} bytes it may have")
+            raise ImageError(f"a block unpacks to more than the {limit_bytes} bytes allowed")
         return content
 
     def beginning(self, block: bytes, size_bytes: int) -> bytes:

@@ -274,7 +274,7 @@ class SquashfsFile:
             start = content.fragment_offset
             data = self._blocks.data(*self._tree.fragment_place(content.fragment))[start : start + expected]
         if len(data) != expected:
-            raise ImageError(f"a squashfs block of {len(data)} bytes where the file has {expected}")
+            raise ImageError(f"a squashfs block of {len(data)} bytes, {expected} expected")
         return data
 
 
@@ -288,9 +288,9 @@ def _read_superblock(source: HostFile) -> Superblock:
     if found.magic != disk.MAGIC:
         raise ImageError("not a squashfs file system", where=where)
     if (found.major, found.minor) != disk.VERSION:
-        raise ImageError(f"squashfs version {found.major}.{found.minor}; only 4.0 is read", where=where)
+        raise ImageError(f"squashfs version {found.major}.{found.minor}; only 4.0 is supported", where=where)
     if not _MIN_BLOCK_LOG <= found.block_log <= _MAX_BLOCK_LOG or found.block_bytes != 1 << found.block_log:
-        raise ImageError(f"squashfs block size {found.block_bytes} (2^{found.block_log}) is not possible", where=where)
+        raise ImageError(f"squashfs block size {found.block_bytes} (2^{found.block_log}) is not valid", where=where)
     if used > source.size:
         what = f"cut off: the file system has {used} bytes, the file only {source.size} of them"
         raise ImageError(what, where=where, hint="download or copy it again")
