@@ -230,7 +230,7 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
     if libc is None or libc is process.objects[0]:  # a lone libc.so.6, such as in a compiler's sysroot: nobody runs it
         return None
     own = process.files.banner(process.config.absolute(libc.path))
-    of_libc = f"{libc.path}: {own or 'a file of the host'}"
+    of_libc = f"{libc.path}: {own or 'a host file'}"
     if own is not None and of_loader is not None and of_loader != own:
         return GlibcMismatch(loader, (f"{loader}: {of_loader}", of_libc), is_fatal=own.minor != of_loader.minor)
     minor = own.minor if own else None
@@ -251,10 +251,10 @@ def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: in
     except (OSError, BadInputError):
         return None
     if part.is_recorded != libc.is_recorded:
-        return "one is the host's, the other the image's"
+        return "one is from the host, the other from the image"
     numbered = _NUMBERED.search(real)
     if numbered is not None and minor is not None and int(numbered[1]) != minor:
-        return f"{real} is of glibc 2.{numbered[1]}"
+        return f"{real} is from glibc 2.{numbered[1]}"
     defined = [int(match[1]) for name in part.facts.version_definitions if (match := _DEFINITION.fullmatch(name))]
     if minor is not None and max(defined, default=0) > minor:
         return f"it defines GLIBC_2.{max(defined)}"
@@ -267,4 +267,4 @@ def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: in
         other = facts_at(process.files.fs, path)
         if other is not None and other.build_id is not None and other.build_id == facts.build_id:
             return None
-    return f"it lies in {own}"
+    return f"it is in {own}"

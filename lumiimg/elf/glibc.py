@@ -190,18 +190,18 @@ def read_loader(fs: FileSystem, machine: int, interpreter: str | None) -> Loader
     directories = _compiled_directories(data)
     if not directories:
         directories = _USUAL_DIRECTORIES
-        warnings.append(f"{path}: default directories not found in it; taken to be those of most distributions")
+        warnings.append(f"{path}: default directories not found in it; those of most distributions are assumed")
     cache: LoaderCache | None = None
     try:
         with contextlib.closing(fs.open(CACHE_PATH)) as file:
             cache = parse_cache(_read_whole(file, MAX_CACHE_BYTES))
         if cache is None:
-            what = "a cache of the old format alone (ldconfig -c old)"
-            warnings.append(f"{CACHE_PATH}: {what}: the loader may find libraries there, and lumiimg does not look")
+            what = "a cache in the old format only (ldconfig -c old)"
+            warnings.append(f"{CACHE_PATH}: {what}: the loader may find libraries in it, but lumiimg does not read it")
     except FileNotFoundError:
         pass
     except (OSError, BadInputError) as error:
-        warnings.append(f"{CACHE_PATH}: {error}; the loader goes on without it")
+        warnings.append(f"{CACHE_PATH}: {error}; the loader continues without it")
     own = _banner(data)
     banner = own or _banner_of_libc(fs, cache)
     minor = banner.minor if banner else None

@@ -79,7 +79,7 @@ def run_problem(facts: ElfFacts, minor: int | None) -> str | None:
     Tried with glibc 2.31 and 2.36.
     """
     if facts.has_relr and not since(minor, FIRST_MINOR_WITH_RELR):
-        return f"glibc 2.{minor} does not know its DT_RELR relocations and skips them: the process crashes"
+        return f"glibc 2.{minor} does not support its DT_RELR relocations and skips them: the process crashes"
     return None
 
 

@@ -206,8 +206,8 @@ def test_a_python_or_a_program_without_visible_libraries_is_reported_and_not_gue
 @pytest.mark.parametrize(
     ("path", "defines", "shows"),
     [
-        ("opt/other/libm.so.6", ("GLIBC_2.29",), "it lies in /opt/other"),
-        ("lib64/libm-2.31.so", ("GLIBC_2.29",), "/lib64/libm-2.31.so is of glibc 2.31"),
+        ("opt/other/libm.so.6", ("GLIBC_2.29",), "it is in /opt/other"),
+        ("lib64/libm-2.31.so", ("GLIBC_2.29",), "/lib64/libm-2.31.so is from glibc 2.31"),
         ("lib64/libm.so.6", ("GLIBC_2.29", "GLIBC_2.43"), "it defines GLIBC_2.43"),
         ("lib64/glibc-hwcaps/x86-64-v3/libm.so.6", ("GLIBC_2.29",), None),
         ("lib64/libm.so.6", ("GLIBC_2.29",), None),

@@ -216,4 +216,4 @@ def test_a_part_of_the_c_library_that_a_bind_brings_is_reported_as_of_another_bu
     host = fabric_builder.snapshot(node, "/usr/lib64/libm.so.6")
     options: list[str | Path] = ["--host", host, "--bind", "/usr/lib64/libm.so.6:/lib64/libm.so.6"]
     (note,) = (note for note in notes(capsys, root, "/app/sums", *options) if "two builds" in note)
-    assert "/lib64/libm.so.6: one is the host's, the other the image's" in note
+    assert "/lib64/libm.so.6: one is from the host, the other from the image" in note
