@@ -121,7 +121,7 @@ class Process:
         if problem or not facts.is_dynamic:
             return
         if facts.interpreter and "ld-musl" in facts.interpreter:
-            result.errors.append(f"{path}: its loader is {facts.interpreter} of musl, not glibc's")
+            result.errors.append(f"{path}: its loader is musl's {facts.interpreter}, not glibc's")
             return
         self._rules = SearchRules(self.files, facts.machine, self.config, loader, main)
         result.warnings.extend(loader.warnings)

@@ -162,7 +162,7 @@ class _Reader:
             return self.first_of[kernels]
         self.heads += 1
         if self.heads > _MAX_HEADS:
-            raise BadInputError(f"not read: more than the limit of {_MAX_HEADS} kernel files")
+            raise BadInputError(f"not read: the limit of {_MAX_HEADS} kernel files is reached")
         with contextlib.closing(self.root.open(path)) as file:
             (targets,) = gpu_code_in(file, path)
         if kernels.target is not None:

@@ -144,7 +144,7 @@ def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: 
     if not counting and len(fits) > 1 and fit is not GpuFit.PART:
         fit, why = (GpuFit.UNKNOWN, _WHICH) if role.needed else (GpuFit.PART, None)
     elif fit is GpuFit.PART and role.needed and (share := _share(counting or files, gpu)) < _ENOUGH:
-        fit, why = GpuFit.UNKNOWN, f"of its pieces of code, {share:.0%} are for it"
+        fit, why = GpuFit.UNKNOWN, f"only {share:.0%} of its code bundles are for this GPU"
     elif fit is GpuFit.UNKNOWN:
         why = "the files do not show whether the GPU accepts such code"
     counting = counting or list(files)

@@ -85,4 +85,4 @@ def note_of_program(name: str, image: Image, python: Python | None) -> str | Non
     if "/" in name or find_program(image.root, name, (*own, *search_path(image))):
         return None
     instead = f": its Python is {python.path}" if python and name.startswith("python") else ""
-    return f"{name} is in no folder of the image's PATH{instead}"
+    return f"{name} is not on the image's PATH{instead}"

@@ -307,11 +307,11 @@ def test_the_python_of_torch_comes_first_and_a_program_that_is_missing_is_report
     for command, expected in (
         ("python3 train.py", []),
         ("/opt/mine/run x", []),
-        ("python train.py", ["python is in no folder of the image's PATH: its Python is /opt/venv/bin/python3"]),
-        ("vllm serve m", ["vllm is in no folder of the image's PATH"]),
+        ("python train.py", ["python is not on the image's PATH: its Python is /opt/venv/bin/python3"]),
+        ("vllm serve m", ["vllm is not on the image's PATH"]),
     ):
         notes = script_json(image, capsys, command=tuple(command.split()))["notes"]
-        assert [note for note in notes if "in no folder of" in note] == expected, command
+        assert [note for note in notes if "not on the image's PATH" in note] == expected, command
 
 
 TENSOR, PIPELINE = "--tensor-parallel-size 8", "--pipeline-parallel-size 2"
