@@ -1,4 +1,4 @@
-"""What keeps somebody else's image off a site's network, and whether the layers that it lacks change that."""
+"""Find what keeps a third-party image off a site's network, and whether adding its missing layers changes that."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _COUNT = {Severity.PROBLEM, Severity.UNKNOWN}
 
 @dataclass(frozen=True, slots=True)
 class Objections:
-    """What of an image is in the way of RCCL's network."""
+    """Findings about an image that keep RCCL, or may keep it, from using the network."""
 
     settings: tuple[Finding, ...]
-    """What the image sets. No layer takes that away."""
+    """Findings about variables that the image sets. No layer removes those."""
     files: tuple[Finding, ...]
-    """What its files come to."""
+    """Findings about its files."""
 
     def left_by(self, lock: Lock, base: Layer) -> Objections:
-        """Return what the layers of the lock leave: they bring what the files lack; a plugin that is there stays."""
+        """Return the objections left with the lock's layers: these add missing files but keep an existing plugin."""
         layers = [layer for layer in lock.layers if layer.name != OWN_PACKAGES]
         if not layers:
             return self
@@ -44,12 +44,12 @@ class Objections:
 
     @property
     def all(self) -> tuple[Finding, ...]:
-        """Settings, then files."""
+        """Objections about settings, then those about files."""
         return (*self.settings, *self.files)
 
     @property
     def binds_refused(self) -> bool:
-        """Whether none of the node's libraries loads."""
+        """Whether none of the node's libraries loads in the image."""
         return any(found.id == "bind.refused" and found.severity is Severity.PROBLEM for found in self.files)
 
 
@@ -59,16 +59,16 @@ class NothingAdded:
 
     answer: Answer
     sentence: str
-    """A sentence; the exit code says the same."""
+    """The answer as a sentence; the exit code says the same."""
     doubts: tuple[str, ...]
-    """What is not known, and the image's own settings that prevent it, a sentence each."""
+    """Unknown facts, and the image's own settings that prevent it, one sentence each."""
 
 
 def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:
-    """Read what an image sets, and what its files come to; `snapshot` is of a node whose libraries are bound."""
+    """Return the objections to an image's settings and files; `snapshot` describes a node whose libraries are bound."""
     found = Findings(Level.STATIC)
     with open_for_check(image, snapshot=snapshot) as context:
-        # by what the image has; one without an RCCL that loads gets its own by a layer, and is judged as well
+        # judged by what the image contains; without an RCCL that loads, it gets one from a layer, and is judged as well
         variables, static = context.variables, check_files(context).static
         judge_variables(variables, static.path, found)
         judge_plugin_name(variables, static.path, found, for_layers=True)
@@ -78,7 +78,7 @@ def objections_of(image: Path, snapshot: Snapshot | None) -> Objections:
 
 
 def nothing_added(lock: Lock, left: Objections, *, wants_fabric: bool) -> NothingAdded:
-    """Return the answer where no layer is added: it is good only where all that it rests on is known."""
+    """Return the answer if no layer is added: no obstacle only if everything that it depends on is known."""
     answer = Answer.UNDECIDED if lock.doubts or left.all else Answer.NO_OBSTACLE
     if lock.fabric is Fabric.NONE and wants_fabric:
         answer = Answer.UNDECIDED

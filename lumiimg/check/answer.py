@@ -1,4 +1,4 @@
-"""From findings to an answer, its sentence, and one command to go on with.
+"""Derive from findings an answer, its sentence, and one command to run next.
 
 The answer is no, no obstacle found at this level, or cannot tell.
 """
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from lumiimg.fabric.path import FabricPath
 
 _EFFECTS = frozenset({"rccl", "run", "simulated"})
-"""What RCCL made of what is wrong with its plugin."""
+"""Families of findings that show what RCCL did because of a fault in its plugin."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
 _SHOWN = 3
 _BY_NODES = frozenset({"image.driver"})
-"""Open questions that no level settles but on a node."""
+"""Open questions that only a check on a node can settle, whatever the level."""
 _GREEN = frozenset({"run.network", "provider.cxi"})
 _OF_LOADER = frozenset({"program.load", "rccl.load", "plugin.loads", "fabric.two-hip"})
-"""Of which `lumiimg ldd` shows more."""
+"""Findings for which `lumiimg ldd` shows more detail."""
 
 
 def levels_taken(probe: str, run: str) -> dict[str, str]:
-    """Return what became of each level, where the files were read."""
+    """Return the status of each level, given that the files were read."""
     return {Level.STATIC.value: "done", Level.PROBE.value: probe, Level.RUN.value: run}
 
 
 def asks_process(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the open questions of files that the process of a job answers."""
+    """Return the open questions about files that the process of a job can answer."""
     kinds = finding_types()
     return tuple(f for f in findings if f.severity is Severity.UNKNOWN and kinds[f.id].demoted_by == "program.opens")
 
 
 def not_followed(findings: Iterable[Finding]) -> str:
-    """Return, for the end of a sentence, the files behind such questions; nothing where there are none."""
+    """Return the files behind such questions, for the end of a sentence; empty if there are none."""
     firsts = {f: f.summary.split(maxsplit=1)[0].rstrip(":") for f in asks_process(findings)}
     named = (f.where or (first if first.startswith("/") else f.summary) for f, first in firsts.items())
     files = dict.fromkeys(named)
@@ -55,17 +55,17 @@ def not_followed(findings: Iterable[Finding]) -> str:
 
 
 def asking_probe(context: ImageInContext) -> str:
-    """Return the command that asks the process of a job."""
+    """Return the command of a probe that starts the process of a job."""
     return shell_join(["lumiimg", "check", context.name, *context.options, "--level", "probe"])
 
 
 def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level_was_asked_for: bool) -> Answer:
     """Return the answer that the findings support.
 
-    A problem is a no. Without one, the answer is green where the provider cxi listens on a NIC, no probe left a
-    question open, and neither did variables of which no probe asks; where a collective on several nodes was carried by
-    it, and the run left no question open; or where the user asked for the files only, and every question about them was
-    answered, or for probes, which saw the process of a job do what the files say and left nothing open but the NIC.
+    A problem means no. Without one, the answer is green in three cases. The provider cxi listens on a NIC, and no
+    question from a probe or a run, or one that survives probes, is open. A collective on several nodes went over the
+    fast network, and the run left no question open. Or the user limited the check to the files, or to probes that saw
+    the process of a job, a plugin was found, and every open question is only about the NIC.
     """
     if any(finding.severity is Severity.PROBLEM for finding in findings):
         return Answer.NO
@@ -85,7 +85,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
 
 
 def _ran(findings: Iterable[Finding]) -> bool:
-    """Whether a collective was seen to go over the fast network."""
+    """Return whether a collective was seen to go over the fast network."""
     return any(finding.id == "run.network" and finding.severity is Severity.OK for finding in findings)
 
 
@@ -99,7 +99,7 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
     if answer is Answer.NO_OBSTACLE and level is Level.RUN:
         if _ran(findings):
             return "no obstacle found at level run: a real collective went over Slingshot"
-        level = Level.PROBE  # of one node: nothing crossed the network
+        level = Level.PROBE  # on one node, nothing crossed the network
     if answer is Answer.NO_OBSTACLE:
         tried = level is not Level.PROBE or any(finding.id == "provider.cxi" for finding in findings)
         at = f"level {level.value}{'' if tried else ', without a NIC'}"
@@ -110,10 +110,10 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
 def merge_levels(
     static: Sequence[Finding], probed: Sequence[Finding], ran: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:
-    """Join the levels: what was seen happening wins over what the files alone say, and a run over both.
+    """Merge the levels: what was seen happening overrides what the files alone say, and a run overrides both.
 
-    A plugin that a bind mount brings is not in the image's files; a library that the files lack may come from the host.
-    Causes come before their effects: what is wrong with the plugin, then what RCCL made of it.
+    A plugin from a bind mount is not in the image's files; a library that the files lack may come from the host.
+    Causes come before their effects: first what is wrong with the plugin, then what RCCL did because of it.
     """
     seen = {finding.id for finding in probed if finding.severity is Severity.OK}
     answered = {finding.id for finding in probed}
@@ -121,12 +121,12 @@ def merge_levels(
     for finding in static:
         kind = finding_types()[finding.id]
         if finding.id in answered or kind.answered_by in seen:
-            continue  # the same question, answered by a run, perhaps with what a bind (--rocm) brought
+            continue  # a probe answered the same question, perhaps because of a bind (--rocm)
         stronger = kind.demoted_by if kind.demoted_by in seen else None
         merged.append(_noted(finding, finding_types()[stronger].outweighs or "") if stronger else finding)
-    if _ran(ran):  # a collective calls RCCL alone, of all that has GPU code
+    if _ran(ran):  # of all components with GPU code, a collective calls only RCCL
         merged = [f if f.family == "gpu" else _noted(f, "the collective went over Slingshot") for f in merged]
-    if any(finding.id in {"run.network", "run.selected"} for finding in ran):  # RCCL was asked with a GPU
+    if any(finding.id in {"run.network", "run.selected"} for finding in ran):  # RCCL ran with a GPU
         merged = [f for f in merged if f.id != "rccl.silent"]
     if any(finding.id == "run.selected" and finding.severity is Severity.OK for finding in ran):
         served = "a collective ran on the GPUs here"
@@ -136,14 +136,14 @@ def merge_levels(
 
 
 def _noted(finding: Finding, why: str) -> Finding:
-    """Return an obstacle or an open question as a note, as something else outweighs it; any other finding as it is."""
+    """Return an obstacle or an open question as a note, since something outweighs it; any other finding unchanged."""
     if finding.severity in {Severity.OK, Severity.INFO}:
         return finding
     return replace(finding, severity=Severity.INFO, summary=f"{finding.summary} ({why})")
 
 
 def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
-    """Return the reason of the answer and its remedy, or what shows more, from the finding that decides."""
+    """Return the reason for the answer, and a remedy or a command that shows more, from the finding that decides."""
     decided_by = _deciding(answer, findings)
     if decided_by is None:
         return NO_ADVICE
@@ -159,9 +159,9 @@ def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str
 def next_step(
     answer: Answer, findings: Sequence[Finding], context: ImageInContext, *, level: Level, limited: bool
 ) -> Advice:
-    """Return why, and what mends it or looks further.
+    """Return the reason, and a command that fixes the problem or investigates further.
 
-    `level` was taken, and no higher one because the user wanted none (`limited`) or none can be taken here.
+    `level` was taken, and no higher one because the user limited the check (`limited`) or none is possible here.
     """
     site = context.site
     advice = advice_from_findings(answer, findings, context.name)
@@ -173,7 +173,7 @@ def next_step(
     if code == "image.musl":
         return advice  # no level settles it
     if code == "plugin.needs-host" and not (advice.next or "lumiimg").startswith("lumiimg"):
-        return advice  # the image has it, in a folder where the loader does not look
+        return advice  # the image has it, in a folder that the loader does not search
     if code == "plugin.needs-host" and "--host" not in context.machine:
         where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
         return Advice(advice.why, after_scan(f"{check} --host host.json"), where)
@@ -184,18 +184,18 @@ def next_step(
 
 
 def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding that decides an answer: of a run, if there is one."""
+    """Return the finding that decides an answer; those of a run come first."""
     if answer is Answer.NO_OBSTACLE:
         return next((f for f in findings if f.id in _GREEN and f.severity is Severity.OK), None)
     severity = Severity.PROBLEM if answer is Answer.NO else Severity.UNKNOWN
     found = [finding for finding in findings if finding.severity is severity]
-    # what is not known of the network, before what jobs meet beside it
+    # unknowns about the network come before those about the GPU and its driver
     found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.family == "gpu" or f.id in _BY_NODES))
     return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
 
 
 def _on_nodes(why: str, check: str, site: Site | None, environment: Mapping[str, str]) -> Advice:
-    """Return what checks on nodes with GPUs: in this job, else in one that it submits."""
+    """Return the command that checks on nodes with GPUs: in this job, else in a job that it submits."""
     if environment.get("SLURM_JOB_ID"):
         return Advice(why, f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}")
     options = " ".join(sbatch_options(site, environment))

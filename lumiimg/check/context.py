@@ -1,4 +1,4 @@
-"""An image opened for a check, with all that it is looked at beside: each fact of it is read once, for every level."""
+"""An image opened for a check, with the machine, job and user that it is checked for; every fact is read only once."""
 
 from __future__ import annotations
 
@@ -28,70 +28,70 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageInContext:
-    """An image, the machine that it is to run on, and what a user does with it."""
+    """An image, the machine that it is to run on, and how its user runs it."""
 
     path: Path
     """The file or folder that it is read from."""
     plain: Image
-    """As the engine of the host shows it to a user."""
+    """The image as the host's engine presents it to a user."""
     image: Image
-    """The same, with the files of `venv` over it."""
+    """The same image, overlaid with the files of `venv`."""
     environment: Mapping[str, str]
-    """The user's: variables of it reach the container."""
+    """The user's environment, variables of which reach the container."""
     snapshot: Snapshot | None = None
-    """Whose libraries may be bound."""
+    """The host whose libraries may be bound."""
     site: Site | None = None
-    """Whose GPU is to take the image's code, and whose bandwidths count, on GPUs."""
+    """The site whose GPU must accept the image's code, and whose bandwidths are the reference for runs on GPUs."""
     program: str | None = None
-    """What jobs start, by its path or name; None for the Python on the image's PATH."""
+    """The program that jobs start, by path or name; None for the Python on the image's PATH."""
     venv: Venv | None = None
-    """A Python environment that jobs bind, whose programs come first."""
+    """A Python environment that jobs bind, whose programs come first on PATH."""
     machine: tuple[str, ...] = ()
-    """The options that name the machine, for commands that are proposed."""
+    """The options that name the machine, for suggested commands."""
     built_with: tuple[str, ...] = ()
-    """The options that the image was built with, for the same."""
+    """The options that the image was built with, for suggested commands."""
     address: str | None = None
-    """Of a registry or of a Docker engine, from where it was fetched; null for a file."""
+    """Address in a registry or Docker engine from which it was fetched; null for a file."""
     seen: tuple[JobProcess, ...] = ()
-    """The processes of jobs as one was seen, instead of what the files say that they start."""
+    """The processes of jobs based on one that was seen, in place of those that the files predict."""
     inventories: dict[Image, Inventory] = field(default_factory=dict, repr=False)
     started: dict[object, JobProcesses] = field(default_factory=dict, repr=False)
-    """What jobs start, by all that it depends on."""
+    """Cache of the processes that jobs start, by everything that they depend on."""
 
     @property
     def title(self) -> str:
-        """The image as it was named."""
+        """The image as the user named it."""
         return self.address or str(self.path)
 
     @property
     def name(self) -> str:
-        """The image as a command names it."""
+        """The image as an operand of a command."""
         return as_operand(self.title)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of a command that looks at the image as this check does."""
+        """The options that make a command examine the image as this check does."""
         of_program = ("--program", self.program) if self.program is not None else ()
         return (*self.machine, *of_program, *(("--venv", str(self.venv.path)) if self.venv is not None else ()))
 
     @property
     def options_there(self) -> tuple[str, ...]:
-        """The same without the snapshot: a level that sees the node asks it, and not another one's binds."""
+        """The same without the snapshot: a level that runs on the node uses that node, not the binds of another one."""
         return tuple(word for before, word in pairwise(("", *self.options)) if word != "--host" and before != "--host")
 
     @cached_property
     def read_by_engine(self) -> dict[str, str]:
-        """What of the user's environment the engine of the host reads."""
+        """The variables of the user's environment that the host's engine reads."""
         engine = self.snapshot.engine if self.snapshot else None
         return read_by(engine.name if engine else None, self.environment)
 
     @cached_property
     def inside(self) -> ContainerView:
-        """The image as a process in it has it."""
+        """The image as a process inside it sees it."""
         return view_of_container(self.image, self.read_by_engine, loader_on(self.snapshot))
 
     def variable(self, name: str) -> str | None:
-        """Return a variable as it is in the container."""
+        """Return the value of a variable in the container."""
         return variable_of(name, self.image, self.read_by_engine)
 
     @cached_property
@@ -101,12 +101,12 @@ class ImageInContext:
 
     @property
     def given(self) -> frozenset[str]:
-        """Variables of a script on which nothing hangs: PATH, where jobs start a program by its path."""
+        """Variables that a script may set without effect: PATH, if jobs start a program by its path."""
         return frozenset({"PATH"} if "/" in (self.program or "") else ())
 
     @cached_property
     def jobs(self) -> JobProcesses:
-        """What its jobs start, by which an RCCL is loaded; contexts share it that differ in the node alone."""
+        """The processes that its jobs start, which load an RCCL; shared by contexts that differ only in the node."""
         if self.seen:
             return JobProcesses(self.seen)
         key = (self.image, self.program, *sorted(self.read_by_engine.items()))
@@ -115,7 +115,7 @@ class ImageInContext:
         return self.started[key]
 
     def as_seen(self, jobs: tuple[JobProcess, ...], variables: Mapping[str, str | None]) -> ImageInContext:
-        """Return it with the process that was seen and the variables of its start; None: it had none."""
+        """Return the context with the process that was seen and its variables at the start; None: not set."""
         image = self.image.as_seen(variables)
         own = {prefix + name for name in variables for prefix in ("", *TO_ENGINE)}
         environment = {name: value for name, value in self.environment.items() if name not in own}
@@ -124,11 +124,11 @@ class ImageInContext:
 
     @property
     def contents(self) -> Inventory:
-        """The software that is in it."""
+        """The software in the image."""
         return self.contents_of(self.image)
 
     def contents_of(self, image: Image) -> Inventory:
-        """Return the software of `image` or `plain`; what was read of it, contexts share that are made of this one."""
+        """Return the software in `image` or `plain`; contexts derived from this one share what was read."""
         return self.inventories.setdefault(image, Inventory(image))
 
 
@@ -145,9 +145,9 @@ def open_for_check(
     built_with: tuple[str, ...] = (),
     address: str | None = None,
 ) -> Iterator[ImageInContext]:
-    """Open an image, as the engine of a host shows it to a user; what is wrong inside it names the image.
+    """Open an image as a host's engine presents it to a user; errors inside it name the image.
 
-    Raises ImageError also for a folder that holds no root file system.
+    Raises ImageError, also for a folder without a root file system.
     """
     environment = environment or {}
     try:
@@ -160,7 +160,7 @@ def open_for_check(
                 )
     except ImageError as error:
         if address:
-            from lumiimg.fetch.pull import drop_damaged  # HTTP, which no file needs
+            from lumiimg.fetch.pull import drop_damaged  # imports HTTP, which files do not need
 
             drop_damaged(path)
         if address or error.where is None or not error.where.startswith(str(path)):

@@ -1,7 +1,7 @@
-"""What an update of a machine does to images: they break, their binds are to be made again, or nothing happens.
+"""What an update of a machine does to images: they break, they need new binds, or nothing happens.
 
-An image is modelled twice, with what the host offered and with what it offers; and the list of binds that was made
-before, which stands in somebody's module or job script, is tried with the host as it is.
+An image is modelled twice, with what the host offered before and with what it offers now. The old list of binds, as
+in somebody's module or job script, is tried on the updated host.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from lumiimg.host.manifest import Refusal
 
 _ADAPTED = "adapted.sif"
-"""In remedies of the registry: what to call the image that one command makes of another."""
+"""Output file that remedies in the registry use for an adapted image."""
 _MOST_AT_ONCE = 8
-"""Images, on a login node that others use too."""
+"""Maximum number of images read in parallel, as others use the login node too."""
 _LOST = UndecidedError(
     "CANNOT TELL: lumiimg ended while it read this image, for a fault of its own or for lack of memory",
     hint="name the image alone to see why",
@@ -54,61 +54,61 @@ _ANSWERS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
 
 
 class Fate(StrEnum):
-    """What becomes of an image; the worst first."""
+    """What an update does to an image, worst first."""
 
     BREAKS = "breaks"
-    """Nothing that can be bound makes it load, or its driver does not serve it any more."""
+    """No binds make it load, or its driver no longer supports its ROCm."""
     STALE_BINDS = "stale-binds"
-    """With new binds it loads; with those made before it does not, or does not start."""
+    """It loads with new binds; with the old ones it does not load or does not start."""
     UNKNOWN = "unknown"
     BROKEN_BEFORE = "broken-before"
     MENDED = "mended"
     """It did not load before; with new binds it does."""
     FINE = "fine"
-    """No obstacle is found, with the binds that were made before too."""
+    """No obstacle found, also with the old binds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedBinds:
-    """What becomes of the binds that were made with the older snapshot."""
+    """State of the binds that were made with the older snapshot."""
 
     gone: tuple[str, ...] = ()
-    """Paths that they name and the host does not have any more."""
+    """Paths that they name and that no longer exist on the host."""
     lack: tuple[str, ...] = ()
-    """What must be bound now, and was not before: device files that the engine hides."""
+    """Paths that must be bound now but were not before: device files that the engine hides."""
     refusal: Refusal | None = None
-    """Why what is left of them does not load; null where it does."""
+    """Why the remaining ones do not load; null if they do."""
 
     @property
     def hold(self) -> bool:
-        """Whether the image starts and loads with them. An engine that skips a bind may lack a library."""
+        """Whether the image starts and loads with them. If an engine skips a bind, a library may be missing."""
         return not self.gone and not self.lack and self.refusal is None
 
 
 @dataclass(frozen=True, slots=True)
 class ImageDrift:
-    """One image, before and now."""
+    """One image before and after an update."""
 
     image: str
-    """As it was named."""
+    """Name as the user gave it."""
     fate: Fate
-    """What becomes of it."""
+    """What the update does to it."""
     before: HostFit
-    """With the older snapshot."""
+    """Account of it with the older snapshot."""
     now: HostFit
-    """With the newer snapshot and new binds."""
+    """Account of it with the newer snapshot and new binds."""
     saved_binds: SavedBinds
-    """What becomes of the binds that were made with the older snapshot."""
+    """State of the binds that were made with the older snapshot."""
     driver: tuple[RuleResult, ...]
-    """What a GPU driver that changed makes of its ROCm."""
+    """Results of the rules on a changed GPU driver and the image's ROCm."""
     notes: tuple[str, ...]
-    """What was not seen."""
+    """Unknown facts, and changes that do not decide the fate."""
     remedies: tuple[Remedy, ...]
-    """What to do, a command or a sentence each; commands first."""
+    """Remedies, a command or a sentence each; commands first."""
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """What is wrong with it now; if it worked before, only what is new."""
+        """Problems with it now: only the new ones, if there are any."""
         old = {(finding.id, finding.summary) for finding in self.before.against}
         against = tuple(finding for finding in self.now.against if finding.severity is Severity.PROBLEM)
         return tuple(finding for finding in against if (finding.id, finding.summary) not in old) or against
@@ -120,22 +120,22 @@ class DriftResult:
 
     drift: Drift
     images: tuple[ImageDrift, ...]
-    """Each image that was named and can be read."""
+    """The images that can be read."""
     unread: tuple[ImageAnswer, ...]
-    """Each other one."""
+    """The images that cannot be read."""
     decided: Answer
     sentence: str
-    """The answer for a person."""
+    """The answer as a sentence."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """An image that cannot be read leaves a yes open."""
+        """Exit code of the answer; bad input if an image cannot be read, unless the answer is no."""
         is_bad = any(image.exit_code is not ExitCode.UNDECIDED for image in self.unread)
         return ExitCode.BAD_INPUT if is_bad and self.decided is not Answer.NO else self.decided.exit_code
 
     @property
     def answer(self) -> Literal["fine", "breaks", "undecided"]:
-        """The exit code says the same: `fine` 0, `breaks` 1, `undecided` 3, or 2 where an image cannot be read."""
+        """The answer in a word; exit code: `fine` 0, `breaks` 1, `undecided` 3, or 2 if an image cannot be read."""
         return _ANSWERS[self.decided]
 
 
@@ -147,17 +147,17 @@ def drift_of(
     machine: tuple[str, ...],
     how_far: Callable[[Sequence[Path]], Iterable[Path]],
 ) -> DriftResult:
-    """Return what a drift does to images. Raises LumiimgError where there is one alone, and it cannot be read.
+    """Return what a drift does to images. Raises LumiimgError if there is only one, and it cannot be read.
 
-    `machine`: the options that name the machine as it is now; without --host, it is this one. Of nodes of different
-    kinds nothing follows for an image. `how_far` yields as many as there are, and shows between them how many are done.
+    `machine`: the options that name the machine as it is now; without --host, it is this one. Differences between nodes
+    of different kinds say nothing about an image. `how_far` yields once per path, and shows how many are done.
     """
 
     def outcome(path: Path) -> ImageDrift | ImageAnswer:
         try:
             return follow(path, environment, drift, site, machine)
         except LumiimgError as error:
-            return ImageAnswer.from_error(path, error)  # it does not keep the others from an answer
+            return ImageAnswer.from_error(path, error)  # it must not prevent an answer about the others
 
     found: dict[int, ImageDrift | ImageAnswer] = {}
     if not drift.kinds and len(paths) == 1:
@@ -178,7 +178,7 @@ def drift_of(
 
 
 def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
-    """Return no where an image was good, and is not any more."""
+    """Return the answer and its sentence: no if an image that was good no longer is."""
     fates, of_all = [image.fate for image in images], f"of {count(len(images), 'image')}"
     broken, stale, unknown = map(fates.count, (Fate.BREAKS, Fate.STALE_BINDS, Fate.UNKNOWN))
     if drift.kinds:
@@ -195,9 +195,9 @@ def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
 def follow(
     path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None, machine: tuple[str, ...]
 ) -> ImageDrift:
-    """Return what a drift does to an image; `environment` is the user's, variables of it reach the container.
+    """Return what a drift does to an image; variables of the user's `environment` reach the container.
 
-    Raises BadInputError for what is not an image.
+    Raises BadInputError if it is not an image.
     """
     with open_for_check(path, without_ours(environment), drift.now, site, machine=machine) as context:
         before = check_libraries(replace(context, snapshot=drift.before), with_site=True)
@@ -211,7 +211,7 @@ def follow(
 
 
 def _without_process(fit: HostFit) -> HostFit:
-    """Return it without the process that was modelled, which holds all that was read of the image."""
+    """Return the fit without the modelled process, which refers to everything that was read from the image."""
     manifest = fit.manifest and replace(fit.manifest, trial=None, loaded=())
     return replace(fit, manifest=manifest, loaded=())
 
@@ -228,7 +228,7 @@ def _saved(context: ImageInContext, drift: Drift, before: HostFit, now: HostFit)
 
 
 def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
-    """Yield what is known of the new driver and the image's ROCm; the window of another driver says nothing."""
+    """Yield what is known about the new driver and the image's ROCm; the window of another driver does not apply."""
     stack = stack_of(context.contents)
     before = f"the driver was {drift.before.gpu_driver or '(none)'} before"
     none = unknown_driver("the driver (none)", "lumiimg drift")
@@ -241,13 +241,13 @@ def _driver(context: ImageInContext, drift: Drift) -> Iterator[RuleResult]:
 def _fate(before: HostFit, now: HostFit, *, is_stale: bool, driver: Sequence[RuleResult]) -> Fate:
     outcomes = {rule.outcome for rule in driver}
     if now.answer is Answer.NO:
-        # what stood against it before does not excuse libraries that could be bound, and cannot any more
+        # an earlier problem does not excuse libraries that could be bound before, but no longer can
         is_lost = now.fabric is Fabric.NONE and before.fabric is not Fabric.NONE
         return Fate.BROKEN_BEFORE if before.answer is Answer.NO and not is_lost else Fate.BREAKS
     if RuleOutcome.REFUSED in outcomes:
         return Fate.BREAKS
     if is_stale and before.answer is not Answer.NO:
-        return Fate.STALE_BINDS  # known, whatever else is not
+        return Fate.STALE_BINDS  # known, even if other facts are not
     if now.answer is Answer.UNDECIDED or RuleOutcome.UNKNOWN in outcomes:
         return Fate.UNKNOWN
     return Fate.MENDED if before.answer is Answer.NO else Fate.FINE
@@ -273,7 +273,7 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
 
 
 def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
-    """Return a remedy for one image of several: it writes a file of its own, and `check` takes the program."""
+    """Return a remedy for one of several images: with an output file of its own, and --program given to `check`."""
     check = shell_join(["lumiimg", "check", as_operand(context.name), *context.machine])
     text = remedy.text.replace(" --program PATH", f" `{check} --program PATH`")
     own = shell_quote(as_operand(f"{Path(context.name).stem}-{_ADAPTED}"))

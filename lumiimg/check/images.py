@@ -1,4 +1,4 @@
-"""What came of several images or jobs: how many of each fate, then equal fates together, the worst first."""
+"""Results of several images or jobs: how many had each result, then equal results together, worst first."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _COUNTED = {
     ExitCode.GOOD: "no obstacle found for {}",
     None: "no RCCL in {}",
 }
-"""The worst first: a no before what cannot be read, checked or decided; last, images that are not for RCCL."""
+"""Worst first: a no, then what cannot be read, checked or decided; images that are not for RCCL come last."""
 _WORST_FIRST = tuple(_COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageAnswer:
-    """What came of one of several images."""
+    """Result of one of several images."""
 
     image: str
-    """As it was named."""
+    """Name as the user gave it."""
     exit_code: ExitCode
     sentence: str
-    """What is wrong with it."""
+    """The answer as a sentence, or the error."""
     advice: Advice = NO_ADVICE
-    """Why, and what to do."""
+    """The reason, and what to do."""
     is_without_rccl: bool = False
-    """Whether the question is not about it: it counts as a no where it is the only image, or all are such."""
+    """Whether the question does not apply to it; it counts as a no if it is the only image, or all are like it."""
 
     @classmethod
     def from_report(cls, name: Path, report: CheckReport | LogAnswer) -> ImageAnswer:
-        """Return what came of an image that was checked, or of a job whose log was read."""
+        """Return the result of an image that was checked, or of a job whose log was read."""
         if isinstance(report, LogAnswer):
             return cls(str(name), report.exit_code, report.sentence, report.advice)
         is_without = any(found.id == "rccl.absent" and found.where is None for found in report.findings)
@@ -53,15 +53,15 @@ class ImageAnswer:
 
     @classmethod
     def from_error(cls, image: Path, error: LumiimgError) -> ImageAnswer:
-        """Return what came of an image that cannot be read, or not here."""
+        """Return the result of an image that cannot be read, or cannot be checked here."""
         name = address_of(str(image)) or str(image)
-        # what names the file would keep it apart from others like it
+        # a hint that names the file would separate it from equal results
         hint = error.hint and error.hint.replace(shell_quote(as_operand(str(image))), "FILE")
         return cls(name, error.exit_code, "; ".join(filter(None, (error.what, hint))))
 
     @property
     def fate(self) -> tuple[int, str, str]:
-        """What images have in common that are shown together; the worst sorts first."""
+        """The key by which equal results are shown together; the worst sorts first."""
         return _WORST_FIRST.index(self.counted_as), self.sentence, self.advice.why or ""
 
     @property
@@ -72,26 +72,26 @@ class ImageAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ImageAnswers:
-    """What came of several images."""
+    """Results of several images."""
 
     answers: tuple[ImageAnswer, ...]
-    """The worst first."""
+    """Worst first."""
     noun: str = "image"
-    """What each is of."""
+    """What each answer is about: an image or a job."""
 
     @classmethod
     def from_answers(cls, answers: Iterable[ImageAnswer], noun: str = "image") -> ImageAnswers:
-        """Return answers in their order."""
+        """Return the answers, sorted worst first."""
         return cls(tuple(sorted(answers, key=lambda answer: answer.fate)), noun)
 
     @property
     def exit_code(self) -> ExitCode:
-        """That of the worst."""
+        """Exit code of the worst answer."""
         return self.answers[0].exit_code
 
     @property
     def sentence(self) -> str:
-        """How many images had which answer, of how many."""
+        """The number of images with each answer, and the total."""
         codes = [answer.counted_as for answer in self.answers]
         first, *others = (code for code in _WORST_FIRST if code in codes)
         counted = _COUNTED | ({ExitCode.GOOD: "yes for {}"} if self.noun == "job" else {})
@@ -101,5 +101,5 @@ class ImageAnswers:
 
     @property
     def alike(self) -> list[tuple[ImageAnswer, ...]]:
-        """Those of one fate together."""
+        """The answers, grouped by equal fate."""
         return [tuple(same) for _, same in groupby(self.answers, key=lambda answer: answer.fate)]

@@ -1,4 +1,4 @@
-"""`lumiimg check`: take the highest level that can be taken here, and say what the others would add."""
+"""`lumiimg check`: take the highest level possible here, and report what the others would add."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ class CheckResult:
     """Whether RCCL in an image would use the fast network, on one machine or on many nodes."""
 
     image: str
-    """As it was named."""
+    """Name as the user gave it."""
     answer: Answer
     """The exit code says the same: `no-obstacle` 0, `no` 1, `undecided` 3."""
     sentence: str
-    """The answer for a person."""
+    """The answer as a sentence."""
     levels: dict[str, str]
-    """What became of each level, by its name: `done`, or why it was not taken."""
+    """Status of each level, by its name: `done`, or why it was not completed."""
     collective: CollectiveOutcome | None = field(default=None, kw_only=True)
-    """What the collective of level run came to."""
+    """Result of the collective of level run."""
     gpu: GpuAccount | None = field(default=None, kw_only=True)
-    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
+    """Whether the GPU of --host, else of --site, accepts the image's code; null if no AMD GPU is known."""
     advice: Advice = field(default=NO_ADVICE, kw_only=True)
-    """Why, and what to do."""
+    """The reason, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +80,18 @@ class CheckReport(CheckResult):
     path: FabricPath
     """The path that a collective's bytes take."""
     steps: tuple[Step, ...]
-    """The path, with what is known of each of its steps."""
+    """The steps of the path, with what is known about each."""
     findings: tuple[Finding, ...]
-    """What was found, as it bears on the answer."""
+    """The merged findings of all levels."""
     files: HostFit
-    """The account of the image's libraries: which comes from where, and what margin is left."""
+    """The account of the image's libraries: where each comes from, and what margin is left."""
     runs: tuple[ProbeRun, ...] = ()
     """What the probes printed; empty below level `probe`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What the findings of all levels come to, on one node or on nodes that are the same."""
+    """The conclusion from the findings of all levels, on one node or on identical nodes."""
 
     files: HostFit
     """The account of the process that was seen, else of the one that the files predict."""
@@ -102,11 +102,11 @@ class Conclusion:
 
 
 def check_image(context: ImageInContext, level: Level | None, *, simulate: bool = False) -> CheckReport:
-    """Check an image up to `level`, None for the highest that is possible here; with what a host offers, if given.
+    """Check an image up to `level`, None for the highest possible here; with what a host offers, if given.
 
-    `simulate`: ask RCCL with a stand-in for HIP too (`probe/judgement.py`).
+    `simulate`: also run RCCL on a stand-in for HIP (`probe/judgement.py`).
 
-    Raises BadInputError for what cannot be read, MissingHereError if `level` or the simulation needs what is not here.
+    Raises BadInputError for unreadable input, MissingHereError if `level` or the simulation needs what is not here.
     """
     files = check_files(context)
     has_rccl = files.static.path.rccl is not None
@@ -130,16 +130,16 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
 
 
 class Prober(Protocol[T]):
-    """Where the levels above the files are taken."""
+    """The place where the levels above the files are taken."""
 
     answers_stand: bool
-    """Whether what the probes have found is reported all the same, whatever goes wrong in a collective."""
+    """Whether the results of the probes are reported even if a collective fails."""
 
     def probe(self, engine: Engine, task: ProbeTask, counter: ProbePrograms | None) -> T:
-        """Run the probes; `counter` counts GPUs, where a collective is wanted."""
+        """Run the probes; `counter` counts GPUs, if a collective is to run."""
 
     def ranks(self, probed: T, counter: Container) -> Ranks:
-        """Return where the ranks of a collective run. Raises MissingHereError where none can."""
+        """Return where the ranks of a collective run. Raises MissingHereError if none can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +160,16 @@ class _Here:
 
 @dataclass(frozen=True, slots=True)
 class LevelsTaken(Generic[T]):
-    """What the levels above the files came to."""
+    """Results of the levels above the files."""
 
     probed: T
     ran: RunResult | None
     why: str
-    """What became of level run."""
+    """Status of level run."""
     wanted_run: bool
-    """Whether a collective was asked for, or begun: without its result the question is open."""
+    """Whether a collective was requested or started: without its result the question is open."""
     of_probes: str
-    """What became of level probe."""
+    """Status of level probe."""
 
 
 def take_levels(
@@ -182,12 +182,12 @@ def take_levels(
     simulate: bool,
     without: str | None = None,
 ) -> LevelsTaken[T]:
-    """Run the probes, and then a collective, up to `level`; None: up to the highest that is possible.
+    """Run the probes, then a collective, up to `level`; None: up to the highest level possible.
 
-    `folder` is seen wherever they run. `without`: a variable that the collective has neither of the site nor of the
-    image.
+    `folder` is visible wherever they run. `without`: a variable that the collective gets neither from the site nor from
+    the image.
 
-    Raises MissingHereError where what the probes need is not here, or what a run needs that was asked for.
+    Raises MissingHereError if something that the probes, or a requested run, need is not here.
     """
     (programs := folder / "programs").mkdir()
     (of_run := folder / "run").mkdir()
@@ -219,7 +219,7 @@ def take_levels(
 
 
 def explain_image(context: ImageInContext) -> CheckReport:
-    """Check the files of an image with what a site binds as well: what `explain` shows is the account of libraries."""
+    """Check the files of an image, including a site's binds: `explain` shows the account of its libraries."""
     files = check_files(context, with_site=True)
     return _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
 
@@ -277,9 +277,9 @@ def conclusion(
     level_was_asked_for: bool = False,
     plugin_version: str | None = None,
 ) -> Conclusion:
-    """Return what was found at all levels as one account, and what it comes to; `level` is the highest of them.
+    """Return the merged findings of all levels and the conclusion; `level` is the highest of them.
 
-    `path`: as it was seen at that level.
+    `path`: the path as seen at that level.
     """
     if seen is not None:
         files, probed = judged_as_seen(context, files, probed, seen)
@@ -295,12 +295,12 @@ def conclusion(
 def final_findings(
     context: ImageInContext, static: Sequence[Finding], probed: Sequence[Finding] = (), ran: Sequence[Finding] = ()
 ) -> tuple[Finding, ...]:
-    """Return the findings of all levels as one account, with the command that would mend what is lacking."""
+    """Return the merged findings of all levels, with commands that fix what is missing."""
     return with_commands(context, merge_levels(static, probed, ran))
 
 
 def _refuse_elsewhere(context: ImageInContext, files: HostFit) -> None:
-    """Raise MissingHereError where the libraries that are bound are those of another machine."""
+    """Raise MissingHereError if the bound libraries are those of another machine."""
     snapshot = context.snapshot
     if snapshot is None or files.manifest is None or not files.manifest.binds:
         return

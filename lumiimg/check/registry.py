@@ -1,7 +1,7 @@
 """The registry of findings: what each code means, which part of the fabric path it is about, and its texts.
 
-A finding of files may be answered by a probe, and every finding below level run by a collective that goes over
-Slingshot (`answer.py`). The table is `registry.toml`, from which docs/reference/findings.md is printed.
+A probe may answer a finding about files, and a collective over Slingshot every finding below level run (`answer.py`).
+The table is `registry.toml`, from which docs/reference/findings.md is generated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lumiimg.fabric.path import Part  # noqa: TC001 - msgspec reads the types of
 
 
 class PartSource(StrEnum):
-    """What decides which part of the path a finding is about, where its code alone does not."""
+    """What decides which part of the path a finding is about, if its code alone does not."""
 
     CHAIN = "the last library of its chain"
     LIBRARY = "the library that it names"
@@ -28,19 +28,19 @@ class PartSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The texts of a finding; each may hold `{name}`."""
+    """The texts of a finding; each may contain `{name}`."""
 
     summary: str | None = None
-    """The sentence of the finding; None where the code that finds it has it from elsewhere."""
+    """The sentence of the finding; None if the code that finds it supplies the sentence."""
     cause: str | None = None
-    """Why it is so."""
+    """The cause."""
     remedy: tuple[Mapping[str, str], ...] = ()
     """What to do: the parts of each remedy."""
     source: str | None = None
     """Where the rule comes from."""
 
     def remedies(self, names: Mapping[str, str]) -> tuple[Remedy, ...]:
-        """Return what to do, with names in it: in a command they are words of a shell."""
+        """Return the remedies with names filled in; in a command they are quoted for a shell."""
         return tuple(_made(names, **parts) for parts in self.remedy)
 
 
@@ -51,58 +51,58 @@ def _made(names: Mapping[str, str], text: str = "", command: str | None = None, 
 
 @dataclass(frozen=True, slots=True)
 class FindingType(Reason):
-    """What lumiimg knows of a code."""
+    """What lumiimg knows about a finding code."""
 
     text: str = ""
-    """One sentence, for the page."""
+    """Its meaning in one sentence, for the page of findings."""
     part: Part | None = None
-    """The part of the path that breaks, or is not known, by such a finding; None where it is about no single one."""
+    """The part of the path that such a finding breaks or leaves unknown; None if it is not about a single one."""
     decided_by: PartSource | None = None
     static: tuple[Severity, ...] = ()
-    """The severities that it has at level static; empty where it is not found there."""
+    """Its possible severities at level static; empty if it is not found there."""
     probe: tuple[Severity, ...] = ()
     run: tuple[Severity, ...] = ()
     no: str | None = None
-    """The sentence of an answer whose first problem it is; None where the sentence about TCP sockets fits."""
+    """The sentence of an answer whose first problem it is; None if the sentence about TCP sockets applies."""
     answered_by: str | None = None
-    """The good finding of a probe that takes the place of this one of files."""
+    """The OK finding of a probe that replaces this finding about files."""
     demoted_by: str | None = None
-    """The good finding of a probe beside which an obstacle or open question of files is only a note."""
+    """The OK finding of a probe that demotes this obstacle or open question about files to a note."""
     outweighs: str | None = None
-    """As a good finding of a probe: the text added to those that are `demoted_by` it."""
+    """For an OK finding of a probe: the text appended to findings that are `demoted_by` it."""
     survives_probe: bool = False
-    """Whether, as an open question, it stays open when cxi listens: RCCL may go past a plugin that works."""
+    """Whether, as an open question, it stays open even if cxi listens: RCCL may bypass a plugin that works."""
     needs_nic: bool = False
-    """Whether, as an open question, it says no more than that no NIC can be used where the probe ran."""
+    """Whether, as an open question, it only means that no NIC could be used where the probe ran."""
     hangs_on: tuple[str, ...] = ("process", "loader", "NCCL_NET_PLUGIN")
-    """Variables, or groups of them, that decide whether it is so: as a problem it is open where one is not sure."""
+    """Variables, or groups of them, that it depends on: if one of them is uncertain, a problem is an open question."""
     reasons: Mapping[str, Reason] = field(default_factory=dict)
-    """Texts by reason, in place of those of the code."""
+    """Texts by reason, which replace those of the code."""
 
     def severities(self, level: Level) -> tuple[Severity, ...]:
-        """Return its possible severities at a level; empty where it is not found there."""
+        """Return its possible severities at a level; empty if it is not found there."""
         return {Level.STATIC: self.static, Level.PROBE: self.probe, Level.RUN: self.run}[level]
 
 
 @cache
 def finding_types() -> dict[str, FindingType]:
-    """Return the table."""
+    """Return the finding types by code."""
     import msgspec
 
     return msgspec.convert(package_toml(__package__, "registry.toml"), dict[str, FindingType])
 
 
 def remedies_for(code: str, reason: str, **names: str) -> tuple[Remedy, ...]:
-    """Return what the registry says to do about one of several reasons for a finding."""
+    """Return the registry's remedies for one of several reasons for a finding."""
     return finding_types()[code].reasons[reason].remedies(names)
 
 
 SHOWN = 8
-"""Lines of evidence that a finding has at most."""
+"""Maximum number of evidence lines in a finding."""
 
 
 class FindingDetails(TypedDict, total=False):
-    """What a finding may have beside its code, severity and summary; where it has none, the registry says it."""
+    """Optional parts of a finding besides code, severity and summary; the registry supplies those that are missing."""
 
     where: str | None
     evidence: Sequence[str]
@@ -131,8 +131,8 @@ class Findings:
     ) -> None:
         """Append a finding of this level.
 
-        `summary`: None where the registry has the sentence. `reason` is one of its code's; `names` are for the texts of
-        the registry, as is `where`.
+        `summary`: None if the registry has the sentence. `reason`: one of its code's. `names`, and `where`: values for the
+        texts of the registry.
         """
         kind, values = finding_types()[code], {"where": details.get("where") or "", **(names or {})}
         own = kind.reasons[reason] if reason is not None else kind

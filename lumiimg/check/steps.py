@@ -1,7 +1,7 @@
-"""The fabric path step by step: which one holds, which is broken, which nobody could look at.
+"""The fabric path step by step: which steps hold, which are broken, and which could not be checked.
 
-RCCL → net plugin → libfabric → cxi provider → libcxi → NIC. A step holds where a finding, or a file that was seen,
-says so, at the level of that evidence and not beyond; without any it is not known.
+RCCL → net plugin → libfabric → cxi provider → libcxi → NIC. A step holds if a finding, or a file that was seen,
+supports it, at the level of that evidence and no higher; without evidence it is unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fabric_steps(
     plugin_version: str | None = None,
     verdict: str | None = None,
 ) -> tuple[Step, ...]:
-    """Return the path as findings and files show it; `verdict` is that of the collective, where there was one."""
+    """Return the steps of the path by findings and files; `verdict` is that of the collective, if there was one."""
     blocking: dict[Part, Finding] = {}
     for severity in (Severity.PROBLEM, Severity.UNKNOWN):
         for finding in findings:
@@ -67,7 +67,7 @@ def fabric_steps(
 
 
 def _judged(step: Step, evidence: tuple[Level, str] | None, blocking: Finding | None) -> Step:
-    """Return a step with what decides it: an open question outweighs evidence of its own level, not of a higher one."""
+    """Return a step with what decides it: an open question outweighs evidence of its own level or below, not above."""
     is_open = blocking is not None and (evidence is None or _rank(evidence[0]) <= _rank(blocking.level))
     if blocking is not None and (blocking.severity is Severity.PROBLEM or is_open):
         why, remedy = blocking.summary, blocking.remedy
@@ -82,7 +82,7 @@ def _rank(level: Level) -> int:
 
 
 def _part_of(finding: Finding, verdict: str | None) -> Part | None:
-    """Return the step that a finding is about; None for what is about none of them alone."""
+    """Return the step that a finding is about; None if it is not about a single one."""
     meaning = finding_types()[finding.id]
     if meaning.decided_by is None:
         return meaning.part
@@ -92,7 +92,7 @@ def _part_of(finding: Finding, verdict: str | None) -> Part | None:
 
 
 def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:
-    """Return the step of the last library of a finding's chain; `is_of_file`: or of the file that it is about."""
+    """Return the step of the last library in a finding's chain; `is_of_file`: or of the file that it is about."""
     names = (*finding.chain, finding.where or "") if is_of_file else finding.chain
     for name in reversed(names):
         part = part_of(name)
@@ -102,7 +102,7 @@ def _part_of_library(finding: Finding, *, is_of_file: bool) -> Part:
 
 
 def _evidence(part: Part, file: str | None, findings: Sequence[Finding]) -> tuple[Level, str] | None:
-    """Return what speaks for a step: the highest level that saw it, and what was seen."""
+    """Return the evidence for a step: the highest level that saw it, and what was seen."""
     by_level = sorted(findings, key=lambda finding: _rank(finding.level))
     held = {finding.id: finding for finding in by_level if finding.severity is Severity.OK}
     known = {finding.id: finding for finding in findings if finding.severity in {Severity.OK, Severity.INFO}}

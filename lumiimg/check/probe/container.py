@@ -1,7 +1,7 @@
-"""Programs that are run inside the container, without a GPU: what they print, and how they end.
+"""Programs that run inside the container, without a GPU: what they print, and how they end.
 
-`handshake` opens the plugin, initialises it and makes it listen; `rcclprobe` asks this image's RCCL. A load is believed
-where the kernel shows the file mapped, not where a log says so.
+`handshake` opens the plugin, initialises it and makes it listen; `rcclprobe` tests this image's RCCL. A library counts
+as loaded if the kernel shows the file mapped, not because a log says so.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 PROGRAMS = ("handshake", "rcclprobe")
 ALL_REDUCE = "allreduce"
 SIMULATION = "rcclsim"
-"""A stand-in for HIP is in it: only for those who ask for a simulation."""
+"""A program with a stand-in for HIP, for those who request a simulation."""
 IN_IMAGE = "/opt/lumiimg/netprobe/bin"
 TIMEOUT_S = 120.0
-"""Of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
+"""Time limit of one probe; a plugin's init that takes longer than this is a finding, not a wait."""
 _START_S = 60.0
 _EVENT_LIMIT = 5000
 _DIGITS = 10
 EVIDENCE_LINES = 6
 NOISE = re.compile(r"CollNet|TUNER/|PROFILER/")
-"""Lines of RCCL about plugins of other kinds."""
-# Each of these keeps RCCL from saying what it does, or from reaching the plugin.
+"""RCCL's lines about plugins of other kinds."""
+# Each of these keeps RCCL from logging what it does, or from reaching the plugin.
 SILENCING = ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_COMM_ID", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY")
 VERBOSE = {"NCCL_DEBUG": "INFO", "FI_LOG_LEVEL": "warn"}
 
@@ -49,11 +49,11 @@ class ProbePrograms:
     """Probe programs that can be run in the container."""
 
     folder: str
-    """In the container; empty where there are none."""
+    """Their folder in the container; empty if there are none."""
     binds: tuple[tuple[str, str], ...]
-    """Path of this machine, place in the container."""
+    """Pairs of a path on this machine and its place in the container."""
     origin: str
-    """Where they are from, for people."""
+    """Where they come from, in words."""
 
     def command(self, program: str) -> str:
         """Return the path of a program in the container."""
@@ -65,14 +65,14 @@ class ProbeRun:
     """What one program in the container printed, and how it ended."""
 
     name: str
-    """Of the probe."""
+    """Name of the probe."""
     exit_code: int
-    """Of the program; negative: the number of the signal that ended it."""
+    """Exit code of the program; if negative, the number of the signal that ended it."""
     timed_out: bool
-    """Whether it was ended because its time was over."""
+    """Whether it was ended because it ran out of time."""
     output: str
     events: tuple[dict[str, str], ...] = ()
-    """Its own lines: the topic and the words of each, which are internal and may change at any time."""
+    """Its own lines: topic and words of each, which are internal and may change at any time."""
 
     @property
     def is_simulation(self) -> bool:
@@ -81,7 +81,7 @@ class ProbeRun:
 
     @property
     def is_hung(self) -> bool:
-        """Whether its time was over, by our clock or its own."""
+        """Whether it timed out, by our clock or its own."""
         return self.timed_out or self.has("timeout")
 
     @property
@@ -91,17 +91,17 @@ class ProbeRun:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines that say something."""
+        """The last lines with content."""
         passing = ("@probe mapped", "INFO:", "WARNING:")  # the engine's own chatter
         lines = [line for line in self.output.splitlines() if line.strip() and not line.startswith(passing)]
         return tuple(lines[-EVIDENCE_LINES:])
 
     def has(self, topic: str) -> bool:
-        """Whether there is an event of a topic."""
+        """Return whether there is an event of a topic."""
         return bool(self.all(topic))
 
     def first(self, topic: str) -> Mapping[str, str]:
-        """Return the words of the first event of a topic; none where there is none."""
+        """Return the words of the first event of a topic; empty if there is none."""
         return next(iter(self.all(topic)), {})
 
     def all(self, topic: str) -> list[dict[str, str]]:
@@ -109,16 +109,16 @@ class ProbeRun:
         return [event for event in self.events if event["topic"] == topic]
 
     def number(self, topic: str, word: str) -> int | None:
-        """Return a number of the first event of a topic, or None: a library may print such a line with anything."""
+        """Return a number from the first event of a topic, or None: a library may print anything in such a line."""
         text = self.first(topic).get(word, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else None
 
     def mapped(self, part: Part) -> str | None:
-        """Return the first mapped file that is this part of the fabric path by its name."""
+        """Return the first mapped file whose name is that of this part of the fabric path."""
         return next((v["path"] for v in self.all("mapped") if part_of(v.get("path", "")) is part), None)
 
     def read_log(self) -> LogReport:
-        """Return what the log reader makes of the plugin's and the library's own lines."""
+        """Return the log reader's report on the lines of the plugin and of the library."""
         return read_lines(self.name, self.output.splitlines())
 
 
@@ -133,9 +133,9 @@ class Container:
     image: Path
     environment: Mapping[str, str]
     programs: ProbePrograms
-    """With all that is bound."""
+    """The probe programs, with everything that is bound."""
     variables: tuple[tuple[str, str], ...] = ()
-    """What the process of a job has set when its imports are done: all that runs in its stead has it, too."""
+    """Variables that the process of a job has set after its imports: programs that run in its place get them too."""
 
     def handshake(self, plugin: str, *, rccl: str | None, accepts: Sequence[int]) -> ProbeRun:
         """Open a plugin as this image's RCCL would, and make it listen."""
@@ -148,11 +148,11 @@ class Container:
         return self.ask("rcclprobe", rccl)
 
     def ask(self, program: str, *words: str) -> ProbeRun:
-        """Run one of our own programs, which end by themselves."""
+        """Run one of our own programs, which stop by themselves."""
         return self.run(program, [self.programs.command(program), "--timeout", str(int(TIMEOUT_S / 2)), *words])
 
     def run(self, name: str, argv: Sequence[str]) -> ProbeRun:
-        """Run a program in the container; RCCL and libfabric say in it what they do."""
+        """Run a program in the container, in which RCCL and libfabric log what they do."""
         unset = [word for variable in SILENCING for word in ("-u", variable)]
         setting = [f"{key}={value}" for key, value in (*self.variables, *VERBOSE.items())]
         argv = ["/usr/bin/env", *unset, *setting, *argv]
@@ -161,14 +161,14 @@ class Container:
         return read_run(name, completed)
 
     def words(self, argv: Sequence[str], writable: Sequence[tuple[Path, str]] = ()) -> list[str | Path]:
-        """Return what starts a program in the container, for a launcher."""
+        """Return the command that starts a program in the container, for a launcher."""
         return exec_words(self.engine, self.image, argv, binds=self.programs.binds, writable=writable)
 
     def require_start(self, completed: Completed) -> None:
-        """Raise MissingHereError where what failed in it never began, as the engine starts none of that image.
+        """Raise MissingHereError if a failed program never started, because the engine does not start the image.
 
-        What engines end with says nothing: it is 255 for all that goes wrong, or 1, as of a program in the container.
-        So one is started again, with a program that does not fail, where none of our own words came out of it.
+        An engine's exit code says nothing: it is 255 for any failure, or 1, like that of a program in the container.
+        So if the output has none of our own words, the container is started again with a program that does not fail.
         """
         if completed.ok or completed.timed_out or read_events(completed.output):
             return
@@ -178,12 +178,12 @@ class Container:
 
 
 def read_run(name: str, completed: Completed) -> ProbeRun:
-    """Return what a probe printed; `output` has the lines of libraries between its own."""
+    """Return the result of a probe; `output` has the lines of libraries between its own."""
     return ProbeRun(name, completed.exit_code, completed.timed_out, completed.output, read_events(completed.output))
 
 
 def read_events(output: str) -> tuple[dict[str, str], ...]:
-    """Return the probe's own lines among all others."""
+    """Return the probe's own lines, without all others."""
     lines = islice(filter(None, map(probe_event, output.splitlines())), _EVENT_LIMIT)
     return tuple(
         {"topic": topic} | {key: one_line(words[key]) for key in words if key != "topic"} for topic, words in lines
@@ -191,7 +191,7 @@ def read_events(output: str) -> tuple[dict[str, str], ...]:
 
 
 def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingDetails:
-    """Return evidence, and cause, remedy and source of the first cause, if the knowledge base has one."""
+    """Return the evidence, and the cause, remedy and source of the first cause, if the knowledge base has one."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
     if not causes:
         return {"evidence": lines}

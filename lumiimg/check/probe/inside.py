@@ -1,14 +1,14 @@
-"""Runs in the container, by the Python of the image: what a job does up to its plugin, and what came of it.
+"""Runs in the container, with the Python of the image: does what a job does up to its plugin, and reports the result.
 
-Usage: python -c TEXT VARIABLES STEP…, VARIABLES what `NAME=` begins with of those that are printed, STEP `kind=value`.
-Its lines are those of `probe.h`. It stands alone, for Python 3.8 and newer, and imports only what ctypes does.
+Usage: python -c TEXT VARIABLES STEP…; VARIABLES: prefixes of the `NAME=` that are printed, STEP: `kind=value`.
+Its lines are those of `probe.h`. It is self-contained, for Python 3.8 and newer, and imports only what ctypes does.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path[:] = filter(None, sys.path)  # of a job this is the folder of its script
+sys.path[:] = filter(None, sys.path)  # in a job, the empty entry is the folder of its script
 
 import ctypes
 import os
@@ -36,7 +36,7 @@ def say(topic: str, **values: object) -> None:
 
 
 def links() -> Iterator[tuple[int, int, str]]:
-    """Yield (address, dynamic section, file) of the libraries, in the order in which they came (link.h, link_map)."""
+    """Yield (address, dynamic section, file) of the libraries, in load order (link.h, link_map)."""
     first = ctypes.c_size_t()
     PROCESS.dlinfo(ctypes.c_void_p(PROCESS._handle), 2, ctypes.byref(first))
     at = first.value
@@ -53,7 +53,7 @@ def file_of(address: int | None) -> str:
 
 
 def found_by(*libraries: ctypes.CDLL) -> str:
-    """Return the file in which dlsym finds the function, by the first of some handles that has it."""
+    """Return the file in which dlsym finds the function, with the first handle that has it."""
     for library in libraries:
         function = getattr(library, ENTRY.decode(), None)
         if function is not None:
@@ -62,7 +62,7 @@ def found_by(*libraries: ctypes.CDLL) -> str:
 
 
 def section(base: int, at: int) -> dict[int, int]:
-    """Return the dynamic section of a library; its addresses are relocated but for those that nobody can write to."""
+    """Return the dynamic section of a library; its addresses are relocated unless the section is read-only."""
     found: dict[int, int] = {}
     while True:
         tag, value = struct.unpack("qQ", ctypes.string_at(at, 16))
@@ -74,7 +74,7 @@ def section(base: int, at: int) -> dict[int, int]:
 
 
 def answering() -> Iterator[tuple[str, str]]:
-    """Yield (library that calls the function, or has it, file that answers): by what its relocation holds."""
+    """Yield (library that calls the function, or has it, file that answers), from the contents of its relocations."""
     for base, dynamic, path in links():
         if not dynamic or not os.path.isfile(path):
             continue
@@ -89,7 +89,7 @@ def answering() -> Iterator[tuple[str, str]]:
                     name, _, where = struct.unpack("IHH", ctypes.string_at(of[SYMTAB] + 24 * (info >> 32), 8))
                     if where == 0 and strings[name : name + len(ENTRY) + 1] == ENTRY + b"\0":
                         bound = file_of(struct.unpack("Q", ctypes.string_at(base + offset, 8))[0])
-                        # bound at its first call, which has not come: to what the process has for all, else to its own
+                        # bound at its first call, still to come: to a definition in the global scope, else in its own
                         yield path, found_by(PROCESS, opened(path)) if bound == path else bound
         if found_by(opened(path)) == path:
             yield path, path
@@ -105,7 +105,7 @@ def mapped() -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment as C has it; the loader has read that of the start."""
+    """Return the environment as C has it; the loader's variables as at the start, when it read them."""
     with open("/proc/self/environ", "rb") as file:
         start = [word for word in file.read().split(b"\0") if word.startswith(b"LD_")]
     now, at = ctypes.POINTER(ctypes.c_char_p).in_dll(PROCESS, "environ"), 0
@@ -151,7 +151,7 @@ def take_if_there(name: str) -> None:
 
 
 def unless_called(names: str) -> None:
-    """Open a library where none answers what has been imported."""
+    """Open a library if none answers the calls of what was imported."""
     if all(user == path for user, path in answering()):
         either(names)
 
@@ -175,7 +175,7 @@ def either(names: str) -> None:
 def unique_id(path: str) -> None:
     before = mapped()
     if os.path.realpath(path) not in before:
-        return  # another answers
+        return  # another library answers
     ctypes.CDLL(path).ncclGetUniqueId(ctypes.create_string_buffer(1024))
     for file in mapped():
         if file not in before:

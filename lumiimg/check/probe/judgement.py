@@ -1,4 +1,4 @@
-"""From what the probes did to findings: each with the line that proves it."""
+"""Findings from what the probes did, each with the line that proves it."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ if TYPE_CHECKING:
 
     from lumiimg.check.static.process import StaticResult
 
-# What RCCL says of the plugin when it opens it; the wording is that of every generation (NET/Plugin lines).
+# What RCCL prints about the plugin when it opens it; all generations use this wording (NET/Plugin lines).
 _PLUGIN_LINE = re.compile(r"NET/Plugin")
 _LOADER_COMPLAINT = re.compile(r"^(?!INFO|WARNING).*(not found|error while loading|cannot open)")
 _STAGES = {12: "plugin.init", 13: "plugin.devices", 14: "plugin.properties", 15: "plugin.listen"}
-"""What failed, by the exit codes of the handshake."""
+"""What failed, by the exit code of the handshake."""
 _SIGNAL_BASE = 128
 _LAST_SIGNAL = 192
 
 
 @dataclass(slots=True)
 class ProbeResult:
-    """What the probes saw."""
+    """Results of the probes."""
 
     path: FabricPath
     runs: list[ProbeRun] = field(default_factory=list)
     seen: SeenProcess | None = None
-    """The process of a job; None where it did not come up to its RCCL, or none is known."""
+    """The process of a job; None if it did not reach its RCCL, or none is known."""
     findings: Findings = field(default_factory=lambda: Findings(Level.PROBE))
 
     @property
     def loaded_rccl(self) -> str | None:
-        """The version that RCCL itself says in the container, where a bind may have put another in front."""
+        """The version that RCCL itself reports in the container, where a bind may have replaced the image's."""
         code = next((code for run in self.runs if (code := run.number("version", "value"))), None)
         return version_of_code(code) if code is not None else self.path.rccl_version
 
     @property
     def plugin_version(self) -> str | None:
-        """The version that the plugin says of itself."""
+        """The version that the plugin reports."""
         return next((plugin.version for run in self.runs if (plugin := run.read_log().plugin)), None)
 
 
 def probe(container: Container, static: StaticResult, *, inconclusive: str | None) -> ProbeResult:
     """Run the probes that can answer, and judge what they did.
 
-    `inconclusive`: why a plugin that fails, or takes another provider than cxi, proves nothing here; None if it does.
+    `inconclusive`: why a plugin that fails, or selects another provider than cxi, proves nothing here; None if it does.
 
     Raises MissingHereError if no container starts.
     """
@@ -75,9 +75,9 @@ def probe(container: Container, static: StaticResult, *, inconclusive: str | Non
 
 
 def _ask_job(container: Container, static: StaticResult, result: ProbeResult) -> str | None:
-    """Start what jobs start, and judge what it opens; return the plugin that RCCL opened in it.
+    """Start the process of a job, judge what it opens, and return the plugin that RCCL opened in it.
 
-    Another RCCL than the files predict, or another name for its plugin, is that of the path from here on.
+    If its RCCL, or the name of its plugin, is not as the files predict, the path continues with what it has.
     """
     command = command_of(static)
     if command is None:
@@ -97,7 +97,7 @@ def _ask_job(container: Container, static: StaticResult, result: ProbeResult) ->
 
 
 def _path_of(image: Path, rccl: str, named: str | None) -> FabricPath:
-    """Return the path of an RCCL so far; where the image does not have it, it is asked itself."""
+    """Return the path of an RCCL so far; if the image does not have it, RCCL itself is asked later."""
     with contextlib.suppress(LumiimgError, OSError), open_image(image, user_cache) as opened:
         with contextlib.closing(opened.root.open(rccl)) as file:
             library = read_rccl(file)
@@ -107,7 +107,7 @@ def _path_of(image: Path, rccl: str, named: str | None) -> FabricPath:
 
 @dataclass(frozen=True, slots=True)
 class _Probes:
-    """The probes of an RCCL, each after what the one before it has shown."""
+    """The probes of an RCCL, each chosen by the result of the one before it."""
 
     container: Container
     static: StaticResult
@@ -135,14 +135,14 @@ class _Probes:
 
     @property
     def _plugin_of_files(self) -> str | None:
-        """The plugin by the files, where this RCCL looks for the names of which they speak."""
+        """The plugin that the files predict, if this RCCL looks for the same names."""
         path = self.static.path
         return path.plugin if path.plugin_files == self.result.path.plugin_files else None
 
     def _names_as_rccl_asks(self) -> list[str]:
         """Return what to give to dlopen: RCCL's own names, so that the container's loader searches as it would for it.
 
-        Only where RCCL's own RUNPATH finds the plugin must the path be given: the probe has no such RUNPATH.
+        A path is needed only if RCCL's own RUNPATH finds the plugin: the probe has no such RUNPATH.
         """
         plugin, path = self._plugin_of_files, self.result.path
         if self.static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH} and plugin:
@@ -156,7 +156,7 @@ class _Probes:
         if is_open and not run.has("signal"):
             found.add("rccl.runs", Severity.OK, names=names)
         elif is_open:
-            # It was opened, and died later: of the plugin that it opened, most likely, which the handshake shows.
+            # It was opened, and died later: most likely because of the plugin that it opened; the handshake shows that.
             found.add("rccl.runs", Severity.INFO, reason="died", names=names)
         elif not run.has("dlopen") and not run.has("signal") and not run.is_hung:
             found.add("rccl.probe", Severity.UNKNOWN, reason="not-asked", names=names, evidence=run.tail)
@@ -166,7 +166,7 @@ class _Probes:
         return is_open
 
     def _learn_version(self, run: ProbeRun) -> Generation | None:
-        """Fill in the version that the library itself reports, where its bytes do not show one."""
+        """Fill in the version that the library itself reports, if its bytes do not show one."""
         code, path = run.number("version", "value"), self.result.path
         known = path.rccl_version
         if known is not None or code is None:
@@ -182,9 +182,9 @@ class _Probes:
         return generation
 
     def _judge_rccl(self, run: ProbeRun, generation: Generation | None, in_job: str | None) -> str | None:
-        """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if it did.
+        """Judge what RCCL did when it was asked for a unique id; return the plugin file that it opened, if any.
 
-        `in_job`: the plugin in the process of the job, whose search path a program of ours does not have.
+        `in_job`: the plugin in the process of the job, whose search path our own program does not have.
         """
         found, plugin = self.result.findings, run.mapped(Part.PLUGIN) or in_job
         lines = [line for line in run.output.splitlines() if _PLUGIN_LINE.search(line) and not NOISE.search(line)]
@@ -230,7 +230,7 @@ class _Probes:
             self._judge_stages(run)
 
     def _list_libraries(self, library: str) -> list[str]:
-        """Ask the image's own ld.so which file each of a library's names is."""
+        """Ask the image's own ld.so which file it finds for each name that a library needs."""
         if self.static.loader is None:
             return []
         run = self._ran(self.container.run("ld.so", [self.static.loader, "--list", library]))
@@ -250,7 +250,7 @@ class _Probes:
             if not any(finding.family == "plugin" for finding in self.static.findings):
                 asked = {"names": " or ".join(names)}
                 found.add("plugin.absent", Severity.PROBLEM, reason="in-container", names=asked, evidence=(error,))
-            return  # else the files say more: another name, another folder, or nothing at all
+            return  # else the findings about files say more: another name, another folder, or nothing at all
         file = opened.get("file") or self._plugin_of_files or path
         complaints = filter(_LOADER_COMPLAINT.search, self._list_libraries(file) if "/" in file else ())
         details = explained(run.read_log().causes, evidence=(error, *complaints))
@@ -293,15 +293,15 @@ def _is_absent(run: ProbeRun, name: str) -> bool:
 
 
 def _listens(run: ProbeRun) -> bool:
-    """Whether the handshake came to its end, with every device listening."""
+    """Return whether the handshake completed, with every device listening."""
     end, listens = run.first("end"), run.all("listen")
     whole = run.exit_code == 0 and end.get("stage") == "listen" and end.get("code") == "0"
     return whole and bool(listens) and all(values.get("rc") == "0" for values in listens)
 
 
-# -- a simulation, for those who ask for it: RCCL on a stand-in for HIP, up to the network that it takes --
+# -- a simulation, for those who request it: RCCL on a stand-in for HIP, up to its choice of a network --
 #
-# RCCL from 2.22 on looks for its plugin only when it has a GPU. The few answers of HIP that it needs before that are
+# RCCL from 2.22 on looks for its plugin only if it has a GPU. The few results of HIP that it needs before that are
 # made up (`layers/netprobe/rcclsim.c`): every finding says SIMULATION, and none makes an answer green.
 
 SIMULATED = "done, plus a simulation (a stand-in for HIP): see the findings marked `simulated`"
@@ -309,15 +309,15 @@ _NETWORK = re.compile(r"Using network (\S.*)")
 _STARTED = re.compile(r"Initialized NET plugin (\S.*)")
 _GIVES_UP = re.compile(r"Failed to initialize any NET plugin|network .+ not found")
 _TELLING = re.compile(rf"NET/Plugin|NET/OFI|external plugin|{_NETWORK.pattern}|{_GIVES_UP.pattern}")
-# Of RCCL about a plugin whose API it takes, and of the plugin's own init.
+# RCCL's line about a plugin whose API it takes, and a line of the plugin's own init.
 _TAKEN = re.compile(r"Loaded net plugin|NET/OFI")
 
 
 def judge_simulation(run: ProbeRun, version: str | None, probed: str | None, *, inconclusive: str | None) -> Findings:
-    """Return what the simulation shows of this RCCL.
+    """Return what the simulation shows about this RCCL.
 
-    `probed`: the plugin's file that the handshake had mapped. `inconclusive`: why a plugin whose init fails here proves
-    nothing; not where RCCL does not find the plugin, cannot load it, or refuses its API: that needs no NIC.
+    `probed`: the plugin's file that the handshake mapped. `inconclusive`: why a plugin whose init fails here proves
+    nothing; it does not apply if RCCL does not find the plugin, cannot load it, or refuses its API: that needs no NIC.
     """
     found, log, plugin = Findings(Level.PROBE), run.read_log(), run.mapped(Part.PLUGIN)
     lines = [line for line in run.output.splitlines() if _TELLING.search(line) and not NOISE.search(line)]

@@ -1,9 +1,9 @@
-"""The process of a job, started for real in the container, beside what the files of the image say of it.
+"""The process of a job, started for real in the container, compared with what the files of the image predict.
 
-A Python imports and opens what its jobs do, and reports what then answers for RCCL and which variables it has; then it
-asks RCCL for a unique id where that makes RCCL open its plugin, and opens the plugin (`inside.py`). Of any other
-program the loader lists what its start would open, and nothing of the program itself is run. Where the process has
-other variables or another RCCL than the files say, the rules for files are asked once more, about what was seen.
+A Python imports and opens what its jobs do, and reports which RCCL then answers and which variables it has; then it
+asks RCCL for a unique id, if that makes RCCL open its plugin, and opens the plugin (`inside.py`). For any other
+program the loader lists what its start would open; the program itself does not run. If the process has other
+variables or another RCCL than the files predict, the rules for files are applied again, to what was seen.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _FATAL = re.compile(
     r"cannot open shared object|undefined symbol|version `.*' not found|wrong ELF|invalid ELF"
     r"|^(?:ImportError|ModuleNotFoundError): "
 )
-"""What ends a step of a job: it lacks a library, or a module."""
+"""Errors that end a step of a job: a missing library or module."""
 _ENDED = re.compile(r"error while loading shared libraries|^Fatal Python error: init")
-"""What ends a program at its start: it lacks a library, or a Python its own modules."""
+"""Errors that end a program at its start: a missing library, or a Python without its own modules."""
 _OF_PROBE = frozenset({"PATH", *SILENCING, *VERBOSE})
-"""What the probe sets, and what led to the program that it starts."""
+"""Variables that the probe sets, and the one that led to the program that it starts."""
 _LEFT_OUT = _OF_PROBE | {"PYTHONPATH", "PYTHONHOME"}
 _OF_ENGINE = ("APPTAINER", "SINGULARITY")
-# `python` is what a job starts: where that is a script, as of pyenv, the files do not show what it starts in turn
+# a job starts `python`: if that is a script, as with pyenv, the files do not show what it starts in turn
 _BY_NAME = 'p=$(command -v python) || p=$(command -v python3) || exit 127; exec "$p" "$@"'
 _PROGRAM = """\
 LD_TRACE_LOADED_OBJECTS=1 "$0" 2>&1 | while read -r name arrow path rest; do
@@ -61,32 +61,32 @@ printf '\n@probe end stage=process code=0\n'
 
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
-    """The process of a job as it was in the container when its imports were done; paths are without links."""
+    """The process of a job as it was in the container after its imports; paths are without symlinks."""
 
     program: str
     rccl: str | None
-    """The file that answers `ncclCommInitRank`; None where there is none."""
+    """The file that answers `ncclCommInitRank`; None if there is none."""
     module: str | None
-    """What its job has imported."""
+    """The module that its job imported."""
     package: str | None
-    """Folder of that, where it is a package."""
+    """Folder of the module, if it is a package."""
     loaded: tuple[str, ...]
-    """Libraries, in the order in which they came."""
+    """Libraries, in load order."""
     variables: tuple[tuple[str, str], ...]
-    """Its environment as C has it, of those for which a rule asks; the loader's as they were at its start."""
+    """Its environment as C has it, of variables that a rule reads; the loader's as they were at its start."""
     mapped: tuple[str, ...]
-    """Files, with those of the plugin that was opened then."""
+    """Mapped files, including those of the plugin that was opened afterwards."""
 
     @property
     def variables_to_pass(self) -> tuple[tuple[str, str], ...]:
-        """The variables that a program started in its stead is to have; those of the loader it has."""
+        """The variables to set for a program started in its place; it already has those of the loader."""
         read = (name for name, _ in self.variables if is_read(name) and not name.startswith("LD_") and "=" not in name)
         names = {*read} - _OF_PROBE
         return tuple(pair for pair in self.variables if pair[0] in names)
 
 
 def command_of(static: StaticResult) -> list[str] | None:
-    """Return what starts the process of a job in the container; None where no program is known."""
+    """Return the command that starts the process of a job in the container; None if no program is known."""
     job, path = static.job, static.path
     if job is None or not (job.is_program or static.is_open):
         return None
@@ -94,7 +94,7 @@ def command_of(static: StaticResult) -> list[str] | None:
         return ["/bin/sh", "-c", _PROGRAM, job.program]
     module = job.imports or (job.framework if not job.is_program else None)
     steps = [f"import={module}"] if module else [f"open={file}" for file in job.opens]
-    if job.framework is None:  # by the files; code that runs at the start may bring one
+    if job.framework is None:  # none in the files, but code that runs at the start may load one
         steps.append("try=torch")
     if job.asks:
         named = [f"${SERVING[job.framework]}"] if job.framework in SERVING else []
@@ -104,7 +104,7 @@ def command_of(static: StaticResult) -> list[str] | None:
     if generation is not None and generation.unique_id_loads_plugin:
         steps.append(f"rccl={path.rccl}")
     if path.plugin is not None:
-        is_of_rccl = static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH}  # whose search path ctypes has not
+        is_of_rccl = static.plugin_found_by in {FoundBy.RUNPATH, FoundBy.RPATH}  # ctypes does not have its search path
         steps.append(f"plugin={path.plugin if is_of_rccl else ':'.join(path.plugin_files) or path.plugin}")
     text = resources.files(__package__).joinpath("inside.py").read_text(encoding="utf-8")
     program = ["/bin/sh", "-c", _BY_NAME, "sh"] if static.is_open else [job.program]
@@ -112,7 +112,7 @@ def command_of(static: StaticResult) -> list[str] | None:
 
 
 def read_seen(run: ProbeRun) -> SeenProcess | None:
-    """Return what a process of the job reported; None where it did not come so far."""
+    """Return what a process of the job reported; None if it did not get that far."""
     if not run.has("ran"):
         return None
     files = [event.get("file", "") for event in run.all("module")]
@@ -129,7 +129,7 @@ def read_seen(run: ProbeRun) -> SeenProcess | None:
 
 
 def _answers(run: ProbeRun, package: str | None) -> Iterator[str]:
-    """Yield the files that may be its RCCL: first what it asked for, then what its module calls, then any."""
+    """Yield the files that may be its RCCL: first what it asked for, then what its module calls, then any other."""
     yield from filter(None, (event.get("file") for event in run.all("asked")))
     found = [(event.get("user", ""), event.get("file", "")) for event in run.all("answers")]
     own = [pair for pair in found if package is not None and pair[0].startswith(f"{package}/")]
@@ -139,7 +139,7 @@ def _answers(run: ProbeRun, package: str | None) -> Iterator[str]:
 
 
 def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -> SeenProcess | None:
-    """Hold what a process of the job has mapped against what the files say; return it, where it came that far."""
+    """Compare what a process of the job has mapped with what the files predict; return it, if it got that far."""
     job, failed = static.job, run.first("failed")
     assert job is not None  # noqa: S101 - asked by the caller
     seen = read_seen(run)
@@ -167,7 +167,7 @@ def judge_process_of_job(run: ProbeRun, static: StaticResult, found: Findings) -
 
 
 def _evidence(run: ProbeRun) -> Iterator[str]:
-    """Yield what a process of Python is, and what in it is not of every Python."""
+    """Yield the version and path of a Python, its imported modules, and its import finders that are not standard."""
     yield f"Python {run.first('python').get('version')}, {run.first('python').get('program')}"
     yield from (f"{event.get('name')}: {event.get('file')}" for event in run.all("module"))
     finders = [event.get("name", "") for event in run.all("finder")]
@@ -177,7 +177,7 @@ def _evidence(run: ProbeRun) -> Iterator[str]:
 def judge_mapped(mapped: Sequence[str], static: StaticResult, found: Findings, *, with_plugin: bool = True) -> bool:
     """Judge whether a process has other libraries than the files predict, and return that.
 
-    A Python may open more than is predicted, but for libraries of the fabric. `with_plugin`: it opened the plugin.
+    A Python may open more than predicted, except libraries of the fabric. `with_plugin`: it opened the plugin.
     """
     job = static.job
     assert job is not None  # noqa: S101 - asked by the caller
@@ -199,15 +199,15 @@ def judge_mapped(mapped: Sequence[str], static: StaticResult, found: Findings, *
     return bool(lines)
 
 
-# -- the files once more, for the process that was seen --
+# -- the files checked again, for the process that was seen --
 
 
 def judged_as_seen(
     context: ImageInContext, files: HostFit, probed: Sequence[Finding], seen: SeenProcess
 ) -> tuple[HostFit, Sequence[Finding]]:
-    """Return what the files say of the process that was seen, and what the probes say beside that.
+    """Return the account of the files for the process that was seen, and the remaining findings of the probes.
 
-    As it was predicted, both are what they were.
+    If it is as predicted, both are unchanged.
     """
     static, predicted, job = files.static, files.static.job, _job(context, files, seen)
     assert predicted is not None  # noqa: S101 - it was started
@@ -235,9 +235,9 @@ def judged_as_seen(
 def _changed(
     context: ImageInContext, files: HostFit, seen: SeenProcess
 ) -> tuple[dict[str, str | None], tuple[Setting, ...]]:
-    """Return what was seen otherwise than the files say: (variables of the start, those that code of it has set).
+    """Return the variables that were not as the files predict: (of the start, those that its own code has set).
 
-    To the first belong those that only a shell knew.
+    The first include those that only a shell knew.
     """
     image, environment, now, job = context.image, context.read_by_engine, dict(seen.variables), files.static.job
     names = {name for name in {*now, *image.environment, *environment, *image.doubts} if _is_judged(name)}
@@ -253,7 +253,7 @@ def _changed(
 
 
 def _setting(job: JobProcess, by_code: tuple[Setting, ...]) -> JobProcess:
-    """Return a process with what code at its start was seen to set, and no question left."""
+    """Return a process with the variables that code at its start was seen to set, and without open questions."""
     variable = SERVING.get(job.framework or "")
     asks = tuple(setting.value for setting in by_code if setting.name == variable and setting.value)
     return replace(job, sets=(*job.sets, *by_code), questions=(), asks=asks or job.asks)
@@ -264,7 +264,7 @@ def _is_judged(name: str) -> bool:
 
 
 def _job(context: ImageInContext, files: HostFit, seen: SeenProcess) -> JobProcess | None:
-    """Return the process as it was seen; None where it has files that the image does not have."""
+    """Return the process as it was seen; None if it has files that the image does not have."""
     root, static, job = context.image.root, files.static, files.static.job
     assert job is not None  # noqa: S101 - it was started
     rccl, package = (root.resolve_where_possible(path) if path else None for path in (static.path.rccl, job.package))
@@ -274,7 +274,7 @@ def _job(context: ImageInContext, files: HostFit, seen: SeenProcess) -> JobProce
         return replace(job, questions=())
     if not all(map(root.is_file, seen.loaded)):
         return None
-    loader = c_library_of(root).loader  # which nothing opens
+    loader = c_library_of(root).loader  # not opened by anything
     opens = tuple(path for path in seen.loaded if loader is None or path != root.resolve(loader))
     package = seen.package or job.package
     return replace(

@@ -1,6 +1,6 @@
-"""What the probes of one image need, as a value: made where the image is read, carried out here or on other nodes.
+"""What the probes of one image need, as a value: created where the image is read, used here or on other nodes.
 
-Their programs come from the image, a compiler in the image, or a compiler of this machine.
+Their programs come from the image, from a compiler in the image, or from a compiler of this machine.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 _DEVICES = Path("/dev")
 _MOUNTED = "/opt/lumiimg-probe"
-"""Where a folder of this machine is mounted, if the programs are not in the image."""
+"""Where a folder of this machine is mounted in the container, if the programs are not in the image."""
 _COMPILERS = ("cc", "gcc", "clang")
 _FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/venv/bin")
 _SHARED_SOURCE = "probe.h"
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
 _MOST_BYTES = 64 << 20
-"""Of a program of ours, compiled here."""
+"""Size limit of a probe program that is compiled here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
-    """The probes of one image; the files are read already, once for all nodes."""
+    """The probes of one image; its files were already read, once for all nodes."""
 
     image: str
     static: StaticResult
     tools: ProbePrograms
     binds: tuple[tuple[str, str], ...] = ()
-    """Of a manifest: path of the machine, place in the container."""
+    """Pairs of a path on the machine and its place in the container."""
     variables: tuple[tuple[str, str], ...] = ()
     simulate: bool = False
-    """Whether RCCL is asked on a stand-in for HIP too (`judgement.py`)."""
+    """Whether RCCL is also run on a stand-in for HIP (`judgement.py`)."""
 
     def container(
         self, engine: Engine, environment: Mapping[str, str], programs: ProbePrograms | None = None
@@ -70,10 +70,10 @@ class ProbeTask:
 def make_task(
     engine: Engine, context: ImageInContext, files: HostFit, scratch: Path, *, simulate: bool = False
 ) -> ProbeTask:
-    """Return the task of an image with what its manifest binds and sets; what is compiled for it goes to `scratch`.
+    """Return the task of an image, with what its manifest binds and sets; compiled programs go to `scratch`.
 
-    Without probe programs the process of a job is started all the same. Raises MissingHereError where that is not
-    known either, or the simulation needs them.
+    Without probe programs the process of a job is still started. Raises MissingHereError if that is not known
+    either, or if the simulation needs the programs.
     """
     venv, manifest = context.venv, files.manifest
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
@@ -103,9 +103,9 @@ def make_task(
 
 
 def find_all_reduce(engine: Engine, context: ImageInContext, task: ProbeTask, folder: Path) -> ProbePrograms:
-    """Return the all-reduce of this project, which counts GPUs too; it lies in `folder` if the image does not have it.
+    """Return this project's all-reduce, which also counts GPUs; it is in `folder` if the image does not have it.
 
-    Raises MissingHereError if it cannot be had.
+    Raises MissingHereError if it is not available.
     """
     (programs := folder / "programs").mkdir()
     environment = task.container(engine, context.environment).environment
@@ -137,7 +137,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
 
 
 def inconclusive_because(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
-    """Return why a plugin that does not get onto the fabric here says nothing of the image; None where it does.
+    """Return why a plugin that does not reach the fabric here says nothing about the image; None if it does.
 
     Without a NIC there is nothing to open; without the job step's credentials the cxi provider refuses it
     (libfabric prov/cxi/src/cxip_nic.c: -FI_ENOSYS where SLINGSHOT_VNIS is not set and no default service may be used).
@@ -155,10 +155,10 @@ def inconclusive_because(environment: Mapping[str, str], devices: Path = _DEVICE
 def find_or_compile(
     engine: Engine, context: ImageInContext, environment: Mapping[str, str], scratch: Path, programs: Sequence[str]
 ) -> ProbePrograms:
-    """Return the programs, all of the same origin: an image whose netprobe layer is older has not all of them.
+    """Return the programs, all of the same origin: an image with an older netprobe layer does not have all of them.
 
-    What is compiled goes to `scratch`. `environment` is the engine's. Raises MissingHereError if there are none that
-    can be relied on: a probe that cannot start, for its C library, would look like a plugin that cannot.
+    Compiled programs go to `scratch`. `environment` is the engine's. Raises MissingHereError if there are none that
+    can be relied on: a probe that cannot start because of its C library would look like a plugin that cannot.
     """
     root, binds = context.image.root, ((str(scratch), _MOUNTED),)
     if all(root.is_file(f"{IN_IMAGE}/{program}") for program in programs):
@@ -195,7 +195,7 @@ def _compile_here(image: Image, environment: Mapping[str, str], scratch: Path, p
 
 
 def _compile_script(compiler: str, folder: str, programs: Sequence[str]) -> str:
-    # All names are our own, without blanks; -ldl for glibc before 2.34; -rdynamic as the stand-in in rcclsim needs it.
+    # All names are our own, without spaces; -ldl for glibc before 2.34; -rdynamic as the stand-in in rcclsim needs it.
     return " && ".join(
         f"'{compiler}' -std=c11 -O1 -rdynamic -o {folder}/{program} {folder}/{program}.c -ldl" for program in programs
     )

@@ -1,10 +1,10 @@
-"""Which collective an image can run on GPUs, and the command for it: the same one, once on every node.
+"""Which collective an image can run on GPUs, and its command, which is the same on every node.
 
-The image's own torch, or a small program of this project: what it brings itself says most of what its jobs will do.
-Whichever it is, it must use the RCCL that is looked at: a proof for another one is none.
+It is run by the image's own torch, or by a small program of this project: the former is closest to what jobs will do.
+Either must use the RCCL that is checked: a result for another one proves nothing.
 
 On several nodes a launcher starts the command, once per node, with a folder that all nodes share; the ranks find each
-other by Slurm's variables of the step and through that folder. In its environment is what a job on the site would have.
+other by Slurm's variables of the step and through that folder. Its environment is that of a job on the site.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack
 
 TIMEOUT_S = 300
-"""Of the ranks. Twenty rounds of 256 MiB take seconds on Slingshot, and a minute or two on TCP."""
+"""Timeout of the ranks. Twenty rounds of 256 MiB take seconds on Slingshot, and a minute or two on TCP."""
 MOUNTED = "/opt/lumiimg-run"
 """Where the folder of the run is in the container."""
 LOGS = "logs"
-"""In that folder: what RCCL wrote, one file per process, and what the launcher keeps of the output."""
+"""Subfolder with what RCCL wrote, one file per process, and with the output that the launcher stored."""
 RCCL_LOGS = "nccl.*"
-"""Of them, those of RCCL."""
+"""Pattern of RCCL's files in it."""
 _MEETING = "meeting"
 _SCRIPT = "torch_allreduce.py"
 _VARIABLES = {
@@ -50,7 +50,7 @@ _VARIABLES = {
 
 
 class CollectiveProgram(StrEnum):
-    """Whose all-reduce it is."""
+    """Origin of the all-reduce."""
 
     TORCH = "the image's torch"
     OWN = "lumiimg's own all-reduce"
@@ -62,27 +62,27 @@ class Collective:
 
     program: CollectiveProgram
     words: tuple[str, ...]
-    """In the container, the same on every node."""
+    """Command in the container, the same on every node."""
     gpus: int
-    """Of a node; the command starts a rank for each."""
+    """GPUs per node; the command starts one rank for each."""
     nodes: int
     rccl: str
-    """The RCCL that is looked at: its path in the container, without symlinks, as a process has it mapped."""
+    """The RCCL that is checked: its path in the container, without symlinks, as a process has it mapped."""
     without: str | None = None
-    """A variable that it does not get, also where the image has it."""
+    """A variable that it does not get, even if the image sets it."""
     version: str | None = None
-    """Of the RCCL that is looked at."""
+    """Version of the RCCL that is checked."""
     inconclusive: str | None = None
-    """Why a plugin that does not get onto the fabric there proves nothing; None where it does."""
+    """Why a plugin that does not reach the fabric there proves nothing; None if it does."""
 
     @property
     def ranks(self) -> int:
-        """Of all nodes."""
+        """Number of ranks on all nodes."""
         return self.gpus * self.nodes
 
     @property
     def argv(self) -> list[str]:
-        """What is started once on each node, in a container that has the prepared folder at `MOUNTED`."""
+        """The command to start once on each node, in a container that has the prepared folder at `MOUNTED`."""
         unset = ["-u", self.without] if self.without else []
         setting = [f"{name}={value}" for name, value in _VARIABLES.items()]
         return ["/usr/bin/env", *unset, *setting, *self.words]
@@ -93,32 +93,32 @@ class CollectiveOutcome:
     """A collective that was run on GPUs."""
 
     program: CollectiveProgram
-    """What was run."""
+    """The program that was run."""
     nodes: int
-    """That took part."""
+    """Number of nodes that took part."""
     ranks: int
-    """That took part."""
+    """Number of ranks that took part."""
     verdict: Verdict
-    """What its log says of the network: on one node RCCL selects one, and nothing crosses it."""
+    """What its log says about the network: on one node RCCL selects one, but nothing crosses it."""
     confidence: Confidence
     """How well its log supports the verdict."""
     measurements: tuple[Measurement, ...]
-    """Of the bandwidth."""
+    """Measurements of the bandwidth."""
 
 
 def prepare(folder: Path) -> None:
-    """Lay out the folder of a run: once, on the first node, before anything is started."""
+    """Prepare the folder of a run: once, on the first node, before anything is started."""
     (folder / LOGS).mkdir()
     (folder / _MEETING).mkdir()
     shutil.copyfile(shipped_layers() / "netprobe" / _SCRIPT, folder / _SCRIPT)
 
 
 def choose(image: Image, static: StaticResult, programs: ProbePrograms, *, gpus: int, nodes: int = 1) -> Collective:
-    """Return the collective for an image; `programs` have the all-reduce of this project."""
+    """Return the collective for an image; `programs` contain this project's all-reduce."""
     rccl = static.path.rccl
     assert rccl is not None  # noqa: S101 - without one there is nothing to run
     resolved, job = image.root.resolve_where_possible(rccl), static.job
-    # how the ranks find each other, as both programs with ranks of their own take it
+    # how the ranks find each other, as options that both programs accept
     meet = ["--folder", f"{MOUNTED}/{_MEETING}", "--local", str(gpus), "--timeout", str(TIMEOUT_S)]
     meet += ["--slurm"] if nodes > 1 else []
     if job is not None and job.is_program and job.framework in {"torch", "vllm"}:
@@ -131,7 +131,7 @@ def choose(image: Image, static: StaticResult, programs: ProbePrograms, *, gpus:
 def missing_here(
     engine: Engine, stack: Stack, site: Site | None, environment: Mapping[str, str], *, nodes: int
 ) -> tuple[SiteVariable, ...]:
-    """Return the variables of jobs on a site that are not set here: whoever has set one meant it."""
+    """Return the variables of jobs on a site that are not set here: a value that the user set is intended."""
     if site is None:
         return ()
     counts = read_by(engine.family, environment)

@@ -1,7 +1,7 @@
 """Evidence of the third kind: a real collective on GPUs, and what its log and its table say.
 
-On this node it is started here. One node sends nothing over the network: what RCCL selected is then seen, and whether
-it carries traffic is not. Across nodes a launcher starts the same command (`collective.py`), and `judge` reads its
+On this node it is started here. One node sends nothing over the network: this shows what RCCL selected, but not
+whether it carries traffic. Across nodes a launcher starts the same command (`collective.py`), and `judge` reads its
 results.
 """
 
@@ -52,32 +52,32 @@ if TYPE_CHECKING:
     from lumiimg.check.static.process import StaticResult
 
 Launcher = Callable[[Sequence[str | Path], Mapping[str, str], BinaryIO], Completed]
-"""Starts a collective once on each of its nodes: its command, the engine's environment, where its output goes."""
+"""Starts a collective once on each of its nodes; takes its command, the engine's environment, and the output file."""
 NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
 set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
 OUTPUT = "output.log"
 _GPU = Path("/dev/kfd")
 LIMIT_S = TIMEOUT_S + 60.0
-"""Of a run: a program that does not end on its own gets a minute beyond its own limit."""
+"""Time limit of a run: a program that does not end on its own gets a minute beyond its own limit."""
 _TIMED_OUT = 16
-"""Exit code of the all-reduce of this project where a rank waited too long; srun may give that of another one."""
+"""Exit code of this project's all-reduce if a rank waited too long; srun may return that of another rank."""
 _PEER_GONE = "6"
-"""Error of RCCL on a rank whose peer died, or whose network failed (nccl.h, ncclRemoteError)."""
+"""RCCL's error on a rank whose peer died, or whose network failed (nccl.h, ncclRemoteError)."""
 _SAY_NOT_WHY = frozenset({ExitRole.WAITED, ExitRole.EXIT})
-"""A rank waited for another one, or ended."""
+"""Roles of endings that do not say why: a rank waited for another one, or ended."""
 _RANK_LINE = re.compile(r"^#\s+Rank\s+\d+ ", re.MULTILINE)
-"""Of a table's head, in which a benchmark lists its ranks."""
+"""Line in the header of a table, in which a benchmark lists its ranks."""
 _NO_VNI = frozenset({"cxi-no-service", "cxi-no-default-vni", "cxi-slingshot-environment"})
 """Causes of the log reader: libfabric got no service and VNI on the NIC (RC -38)."""
 _NEEDS_NO_NIC = frozenset({Effect.MISSING, Effect.LOAD_ERROR, Effect.NETWORK_ABSENT})
-"""What goes wrong on any machine, with a NIC or without."""
+"""Effects that do not depend on a NIC."""
 _NOT_HERE = frozenset({"nothing-crosses"})
-"""What the log reader says of a job on one node: here it is the question whether a job on two would be fast."""
+"""Causes that the log reader finds for one node: here the question is whether a job on two would be fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a collective came to."""
+    """Result of a collective."""
 
     outcome: CollectiveOutcome
     findings: Findings
@@ -85,20 +85,20 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Where a collective runs, by what the probes have seen there."""
+    """Where a collective runs, and what the probes have seen there."""
 
     launch: Launcher
     nodes: int
     gpus: int
-    """Of each node."""
+    """GPUs per node."""
     version: str | None
-    """Of the RCCL that is looked at."""
+    """Version of the RCCL that is checked."""
     inconclusive: str | None
-    """Why a plugin that does not get onto the fabric there proves nothing; None where it does."""
+    """Why a plugin that does not reach the fabric there proves nothing; None if it does."""
 
 
 def has_gpu() -> bool:
-    """Whether this node has a GPU by its devices: to ask HIP takes a container."""
+    """Return whether this node has a GPU, by its devices: asking HIP needs a container."""
     return _GPU.exists()
 
 
@@ -117,8 +117,8 @@ def run_collective(
 ) -> RunResult:
     """Run a collective on the GPUs of this node, or of others, with what a job on the site would set.
 
-    `container` has the all-reduce of this project. `folder` is seen by all nodes. `without`: a variable that it has
-    neither of the site nor of the image.
+    `container` has this project's all-reduce. `folder` is visible on all nodes. `without`: a variable that it gets
+    neither from the site nor from the image.
     """
     engine, site = container.engine, context.site
     prepare(folder)
@@ -138,7 +138,7 @@ def run_collective(
 
 
 def count_gpus(container: Container, rccl: str) -> int:
-    """Ask HIP in a container on this node. Raises MissingHereError if it finds none, or no container starts."""
+    """Return how many GPUs HIP finds in a container here. Raises MissingHereError if none, or no container starts."""
     asked = container.run(ALL_REDUCE, [container.programs.command(ALL_REDUCE), "--devices", rccl])
     if gpus := asked.number("gpus", "count"):
         return gpus
@@ -152,7 +152,7 @@ def count_gpus(container: Container, rccl: str) -> int:
 
 
 def judge(logs: Path, ended: Completed, collective: Collective, site: Site | None) -> RunResult:
-    """Return what a collective came to, from the folder with the logs of all nodes and how its launcher ended."""
+    """Return the result of a collective, from the folder with the logs of all nodes and how its launcher ended."""
     report = read_log([str(logs)], warn=lambda _: None)
     found, program = Findings(Level.RUN), read_run(collective.program.value, ended)
     ranks, measured = collective.ranks, report.measurements
@@ -166,7 +166,7 @@ def judge(logs: Path, ended: Completed, collective: Collective, site: Site | Non
         began = {log.name.split(".")[1] for log in logs.glob(RCCL_LOGS)}  # by the host in the name
         silent = 0 if _RANK_LINE.search(ended.output) else max(0, collective.nodes - len(began))
         run.judge_end(silent)
-        if not (run.has_failed and report.verdict is Verdict.NONE):  # it failed before it came to a network
+        if not (run.has_failed and report.verdict is Verdict.NONE):  # it failed before it selected a network
             signatures = vocabulary().signatures
             needs_no_nic = any(c.id in signatures and signatures[c.id].effect in _NEEDS_NO_NIC for c in causes)
             run.judge_network(None if needs_no_nic else collective.inconclusive)
@@ -175,7 +175,7 @@ def judge(logs: Path, ended: Completed, collective: Collective, site: Site | Non
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A collective that has ended, and what is found of it."""
+    """A collective that has ended, and the findings about it."""
 
     collective: Collective
     ended: Completed
@@ -186,11 +186,11 @@ class _Run:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a rank died, also where the launcher does not say so."""
+        """Whether it failed, even if the launcher does not say so."""
         return not self.ended.ok or self.report.ended.is_failure
 
     def had_another_rccl(self) -> bool:
-        """Judge whether torch had the RCCL that is looked at; its ranks alone say which Python they import it from."""
+        """Judge whether torch had another RCCL than the one that is checked; only its ranks say what they imported."""
         mapped = {event.get("path", ""): event.get("torch", "") for event in self.program.all("mapped")}
         wanted, is_torch = self.collective.rccl, self.collective.program is CollectiveProgram.TORCH
         other = next((path for path in sorted(mapped) if path != wanted), None)
@@ -203,7 +203,7 @@ class _Run:
         return True
 
     def judge_end(self, silent: int) -> None:
-        """Judge how the program ended, whatever the network was; `silent`: nodes of which no rank showed itself."""
+        """Judge how the program ended, whatever the network was; `silent`: number of nodes without a sign of a rank."""
         found, program, nodes = self.found, self.program, self.collective.nodes
         wrong = program.all("wrong")
         causes = tuple(cause for cause in self.causes if cause.id == self.report.ended.cause)
@@ -216,7 +216,7 @@ class _Run:
             found.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
         elif error := self._first_error():
             if error == self.report.ended.sentence:
-                details["cause"] = None  # the summary has it
+                details["cause"] = None  # the summary says it
             found.add("run.failed", self._of_network(severity), f"the collective failed: {error}", **details)
         elif program.is_hung or program.exit_code == _TIMED_OUT:
             during = program.first("timeout").get("during", "its run")
@@ -232,11 +232,11 @@ class _Run:
             found.add("run.failed", self._of_network(severity), what, **details)
 
     def _of_network(self, severity: Severity) -> Severity:
-        """Return what a failure says of the image: nothing, unless the network was at work."""
+        """Return the severity of a failure: it says nothing about the image unless the network was at work."""
         return severity if self.report.failed_running else Severity.UNKNOWN
 
     def _first_error(self) -> str | None:
-        """Return what failed first on any rank, by its log, else by its program; that others missed it follows."""
+        """Return what failed first on any rank, by its log, else by its program; a lost peer is only a consequence."""
         ended = self.report.ended
         known = vocabulary().signatures.get(ended.cause or "")
         if ended.how is How.DIED and not (known and known.ends in _SAY_NOT_WHY):
@@ -295,7 +295,7 @@ class _Run:
         found.add("run.network", severity, f"{by}: {what}", reason=reason, **details)
 
     def _missing(self) -> str | None:
-        """Return what a collective over several nodes lacks for a proof; None where it lacks nothing."""
+        """Return what a collective over several nodes lacks for a proof; None if it lacks nothing."""
         ranks, logged = self.collective.ranks, self.report.coverage.ranks
         if self.has_failed:
             return "it did not finish"
@@ -307,19 +307,19 @@ class _Run:
 
 
 def _is_error(event: Mapping[str, str]) -> bool:
-    """Whether a rank says that a call failed, or that it died."""
+    """Return whether a rank reports that a call failed, or that it died."""
     return event["topic"] == "signal" or event.get("rc", "0") != "0" or event.get("ok") == "0"
 
 
 def _took(report: LogReport, *, is_one: bool) -> str:
-    """Return what RCCL came to, for a sentence: a network that was selected has not carried anything yet."""
+    """Return RCCL's choice, for a sentence: a network that was selected has not carried anything yet."""
     if report.verdict in TRANSPORTS:
         return f"RCCL selected {_name(report)}{'' if is_one or report.connected else ', and connected nothing over it'}"
     return "the ranks took different networks" if report.verdict is Verdict.MIXED else "RCCL selected no network"
 
 
 def _name(report: LogReport) -> str:
-    """Return the network for a sentence."""
+    """Return the name of the network, for a sentence."""
     names = {rank.network for rank in report.ranks if rank.network}
     network = names.pop() if len(names) == 1 else report.verdict.value
     return f"{network} on the provider {report.provider}" if report.provider and report.verdict in FAST else network

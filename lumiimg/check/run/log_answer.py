@@ -1,4 +1,4 @@
-"""The answer about the logs of a job, with what its benchmarks measured beside what the site should give."""
+"""The answer about the logs of a job, with its measured bandwidths compared with those of the site."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     from lumiimg.joblog import Cause, Measurement
 
 SAME_TEST = {"lumiimg-allreduce": "all_reduce_perf", "lumiimg-torch-allreduce": "all_reduce_perf"}
-"""What the project brings, by the test whose bandwidth it measures."""
+"""Tests that measure the same bandwidth, by the name of this project's own test."""
 _BEFORE, _AFTER = 14, 6
-"""Lines that are proposed to be looked at, on a screen of 24."""
+"""Lines that a suggested command prints around a cause, on a screen of 24."""
 _UNPACKED = {".gz": "zcat", ".xz": "xzcat", ".zst": "zstdcat"}
-"""What prints a compressed log, by the end of its name."""
+"""Programs that print a compressed log, by its suffix."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogAnswer:
-    """Which network carried the traffic of a job, the line that proves it, the causes of what went wrong."""
+    """Which network carried the traffic of a job, the line that proves it, and the causes of what went wrong."""
 
     report: LogReport
     findings: tuple[Finding, ...] = ()
-    """What measured bandwidth and wrong results come to."""
+    """Findings about measured bandwidth and wrong results."""
     site: Site | None = None
-    """Whose bandwidth is drawn beside what was measured."""
+    """The site whose bandwidth is drawn beside what was measured."""
     job: str | None = None
-    """Of several, which: the number that Slurm or PBS gave it, else its file or folder."""
+    """Which of several jobs: the number that Slurm or PBS gave it, else its file or folder."""
 
     @property
     def severity(self) -> Severity:
-        """A slow or wrong benchmark is a problem, whichever network carried it."""
+        """Severity of the report; a slow or wrong benchmark is a problem, whichever network carried it."""
         is_bad = any(finding.severity is Severity.PROBLEM for finding in self.findings)
         return Severity.PROBLEM if is_bad else self.report.severity
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the process says to its caller."""
+        """Exit code of the answer."""
         return {Severity.OK: ExitCode.GOOD, Severity.PROBLEM: ExitCode.NO}.get(self.severity, ExitCode.UNDECIDED)
 
     @property
     def answer(self) -> Literal["good", "no", "undecided"]:
-        """As the exit code: `good` 0, `no` 1, `undecided` 3."""
+        """The answer in a word; exit code: `good` 0, `no` 1, `undecided` 3."""
         return "good" if self.severity is Severity.OK else "no" if self.severity is Severity.PROBLEM else "undecided"
 
     @property
     def sentence(self) -> str:
-        """The answer for a person: the headline, and what was measured where that alone makes it a no."""
+        """The answer as a sentence: the headline, and what was measured if that alone makes it a no."""
         bad = next((finding for finding in self.findings if finding.severity is Severity.PROBLEM), None)
         measured = f"; {bad.summary}" if bad is not None and self.report.severity is not Severity.PROBLEM else ""
         return f"{self.report.headline}{measured}"
 
     @property
     def advice(self) -> Advice:
-        """Why, and the first command that needs nothing which this case does not have."""
+        """The reason, and the first command for which this case supplies everything."""
         report = self.report
         if not report.causes or report.severity is Severity.OK:
             return NO_ADVICE
@@ -77,26 +77,26 @@ class LogAnswer:
 
 
 def answer_of_log(report: LogReport, site: Site | None, names: Mapping[str, str]) -> LogAnswer:
-    """Return the answer; `names` of this case are put into commands. Without a site nothing is held to benchmarks."""
+    """Return the answer; `names` are filled into commands. Without a site, bandwidth is not compared."""
     causes = tuple(replace(cause, remedy=tuple(_steps(cause, names))) for cause in report.causes)
     report = replace(report, causes=causes)
     return LogAnswer(report, bandwidth_findings(report, site), site)
 
 
 def _steps(cause: Cause, names: Mapping[str, str]) -> Iterator[Remedy]:
-    """Yield what to do with the names of this case; a command that would be refused is not proposed."""
+    """Yield the remedies of a cause, with names filled in; a command that would be refused is not suggested."""
     steps = (step.concluded({**names, **_lines(cause)}) for step in cause.remedy)
     image, site = (shlex.split(names.get(name, "")) for name in ("image", "site"))
     if not (image and site):
         yield from steps
         return
-    from lumiimg.check.static.commands import tried  # the planner, which no log alone needs
+    from lumiimg.check.static.commands import tried  # imports the planner, which a log alone does not need
 
     yield from (tried(step, image[0], ("--site", site[0])) for step in steps)
 
 
 def _lines(cause: Cause) -> dict[str, str]:
-    """Return what sed(1) needs to print the lines around the first line of a cause, which are in the file as read."""
+    """Return what sed(1) needs to print the lines around the first line of a cause, by their numbers in the file."""
     first = next((line for line in cause.evidence if line.file != "-"), None)
     if first is None:
         return {}
@@ -109,10 +109,10 @@ def _lines(cause: Cause) -> dict[str, str]:
 
 
 def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, ...]:
-    """Return a problem for a test with wrong results, and for one below the site's least; else what it gave.
+    """Return a problem for a test with wrong results, or below the site's minimum; else what it measured.
 
     A test is compared only with a reference for its name, its nodes and its ranks, and only if its messages were large
-    enough. Where its table does not say the nodes, they are the job's.
+    enough. If its table does not show the number of nodes, that of the job counts.
     """
     findings = Findings(Level.RUN)
     for measured in report.measurements:
@@ -127,7 +127,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
             )
         nodes = measured.nodes or report.coverage.of_nodes
         if measured.ranks == 1:
-            continue  # it has none
+            continue  # one rank has no bandwidth
         reference = reference_of(measured, nodes, site)
         if reference is None or measured.best_gb_s is None:
             why = _not_compared(measured, nodes, site)
@@ -146,7 +146,7 @@ def bandwidth_findings(report: LogReport, site: Site | None) -> tuple[Finding, .
 
 
 def reference_of(measured: Measurement, nodes: int | None, site: Site | None) -> SiteBandwidth | None:
-    """Return what a site should give for this test on that number of nodes; None where it has no figure."""
+    """Return what a site should give for this test on that number of nodes; None if it has no figure."""
     if site is None or measured.largest_size is None:
         return None
     for reference in _references(measured, site):
@@ -162,7 +162,7 @@ def _references(measured: Measurement, site: Site) -> list[SiteBandwidth]:
 
 
 def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -> str:
-    """Return what is missing to compare a test with a site's; nothing where no site is asked about."""
+    """Return why a test is not compared with a site's figure; empty if there is no site with figures."""
     if site is None or not site.bandwidths:
         return ""
     missing = ["the name of its test"] if measured.test is None else []

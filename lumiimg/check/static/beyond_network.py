@@ -1,7 +1,7 @@
-"""What jobs of an image meet on any network: the machine, its GPU, a Python bound over it, faults in its files.
+"""What affects jobs of an image on any network: the machine, its GPU, a Python bound over it, faults in its files.
 
-Where the GPU takes none of the code, no network matters. The faults do not change the answer of a check; each comes
-with what it does, and what to do.
+If the GPU accepts none of the code, the network does not matter. The faults do not change the answer of a check; each
+is reported with its effect and its remedy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_VENV = {
 
 
 def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
-    """Return the faults of an environment that jobs bind over the image."""
+    """Return the faults of a Python environment that jobs bind over the image."""
     found, venv = Findings(Level.STATIC), context.venv
     if venv is None:
         return ()
@@ -55,7 +55,7 @@ def findings_of_venv(context: ImageInContext) -> tuple[Finding, ...]:
 
 
 def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
-    """Return the faults of the image on a machine's processors, and with its GPU driver."""
+    """Return the findings about the image on a machine's processors, and with its GPU driver."""
     found, snapshot = Findings(Level.STATIC), context.snapshot
     lacking = wrong_processors(context.image, (static.job.program,) if static.job else (), snapshot, context.site)
     if lacking is not None:
@@ -64,7 +64,7 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
     is_known = context.site is not None or snapshot is not None  # else the image's packages need not be read
     for rule in window_on_node(stack_of(context.contents), context.site, snapshot) if is_known else ():
         if context.site is None and rule.outcome is RuleOutcome.UNKNOWN:
-            continue  # the question is the network's, and a driver that nobody knows leaves it as it is
+            continue  # the question is about the network, and an unknown driver does not change the answer
         what = f"{rule.have}: {rule.because}"
         if rule.outcome is RuleOutcome.OK:
             found.add("image.driver", Severity.INFO, what, source=rule.source)
@@ -77,7 +77,7 @@ def findings_of_machine(context: ImageInContext, static: StaticResult) -> tuple[
 
 
 def findings_of_gpu(account: GpuAccount | None, variables: Variables) -> tuple[Finding, ...]:
-    """Return what follows for jobs from what the GPU of a machine makes of the code; without an account, nothing."""
+    """Return what the account of a machine's GPU means for jobs; nothing without an account."""
     found = Findings(Level.STATIC)
     if account is not None:
         if account.taken_for is not None:
@@ -93,7 +93,7 @@ def findings_of_gpu(account: GpuAccount | None, variables: Variables) -> tuple[F
 
 
 def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], variables: Variables, found: Findings) -> None:
-    """Judge what each job calls: a finding for each kind of answer."""
+    """Judge the components that each job calls, by how their code fits the GPU."""
     parts = {fit: [part for part in needed if part.fit is fit] for fit in GpuFit}
     if none := parts[GpuFit.NO]:
         reason, details = "none", _details(none)
@@ -117,7 +117,7 @@ def _judge_needed(account: GpuAccount, needed: Sequence[ComponentFit], variables
 
 
 def _names(account: GpuAccount, *parts: ComponentFit) -> dict[str, str]:
-    """Return the names of components for a sentence."""
+    """Return the names that the registry's texts about components contain."""
     return {
         "gpu": account.title,
         "processor": account.processor,
@@ -135,9 +135,9 @@ def _details(parts: Sequence[ComponentFit]) -> FindingDetails:
 
 
 def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding, ...]:
-    """Return what was found in an image whose path is known. Raises BadInputError where it cannot be read."""
+    """Return the faults in the files of an image whose path is known. Raises BadInputError if it cannot be read."""
     found, job = Findings(Level.STATIC), static.job
-    if job is not None and job.package is not None:  # else there is no folder of packages that counts
+    if job is not None and job.package is not None:  # else no folder of packages is known
         packages = job.package.rpartition("/")[0]
         _judge_mpi(context.image.root, context.inside.settings, job, packages, found)
         _judge_python(context.contents, packages, found)
@@ -145,7 +145,7 @@ def find_faults(context: ImageInContext, static: StaticResult) -> tuple[Finding,
 
 
 def _judge_mpi(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str, found: Findings) -> None:
-    """Judge whether mpi4py and the framework load in either order: of two files of one soname the first one stays."""
+    """Judge whether mpi4py and the framework load in either order: of two files with one soname, the first stays."""
     if (clash := mpi_clash(root, settings, job, packages)) is not None:
         names = {"framework": str(job.framework), "files": " and ".join(clash.files), "first": next(iter(clash.errors))}
         lines = [line for of_order in clash.errors.values() for line in of_order]

@@ -1,4 +1,4 @@
-"""The commands among remedies: with the names of an image and a machine, and chosen by how the image came to be."""
+"""Commands in remedies: with the names of an image and a machine filled in, and chosen by how the image was built."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Plan
 
 _ADAPTED = frozenset({"plugin.absent", "plugin.dangling"})
-"""Of an image that holds no plugin."""
+"""Findings about an image without a plugin."""
 _SCAN = "lumiimg host scan -o host.json && "
 ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NO_OTHER = "no similar base in the catalogue works: `lumiimg list` shows them all"
 _PLANNED: dict[tuple[RequestOptions, tuple[int, ...] | None], Plan | LumiimgError | OSError] = {}
-"""What came of a request: several findings ask."""
+"""Cache of planned requests, as several findings ask for the same one."""
 
 
 def with_commands(context: ImageInContext, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings with commands that can be pasted, where one mends what was found."""
+    """Return findings with commands that can be pasted, if one fixes what was found."""
     return tuple(replace(finding, remedy=tuple(_remedies(context, finding))) for finding in findings)
 
 
@@ -56,9 +56,9 @@ def _remedies(context: ImageInContext, finding: Finding) -> Iterator[Remedy]:
 def concluded(
     remedies: Iterable[Remedy], image: str, site: str, context: ImageInContext | None = None
 ) -> tuple[Remedy, ...]:
-    """Return remedies with the names of an image and a site, without a command that is refused.
+    """Return remedies with the names of an image and a site filled in, without commands that are refused.
 
-    `context`: the image where it is open, so that it is not read again.
+    `context`: the image if it is already open, so that it is not read again.
     """
     names = {"image": shell_quote(image), "base": shell_quote(with_folder(image)), "site": shell_quote(site)}
     names["check"] = shell_join(["lumiimg", "check", image, *(context.options_there if context is not None else ())])
@@ -67,17 +67,17 @@ def concluded(
 
 
 def after_scan(command: str, name: str = "host.json") -> str:
-    """Return a command behind the scan whose snapshot it takes by --host, to be typed on a node.
+    """Return a command, to be typed on a node, that runs after the scan whose snapshot it takes by --host.
 
-    A snapshot that is there is not replaced: `drift` may need it.
+    An existing snapshot is not replaced: `drift` may need it.
     """
     return f"lumiimg host scan -o {unused(name)} && {command.replace(f'--host {name}', f'--host {unused(name)}')}"
 
 
 def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
-    """Return a remedy that is not refused: in the place of one that is, the nearest that works, for all that was found.
+    """Return a remedy that is not refused: if this one is, the nearest that is not, for everything that was found.
 
-    `lumiimg explain --base` is about another base than the image: where one is found, what builds on it stands there.
+    `lumiimg explain --base` is about a base other than the image: if one is found, a build on it takes its place.
     """
     command = remedy.command or ""
     if command.startswith(_SCAN):
@@ -94,19 +94,19 @@ def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInCo
     if other.command is None:
         return other
     where = ", ".join(filter(None, (remedy.where, other.where)))
-    return Remedy(remedy.text if is_look else "", other.command, where)  # not what a command does that is refused
+    return Remedy(remedy.text if is_look else "", other.command, where)  # without the text about the refused one
 
 
 def _with_unused_output(words: list[str]) -> str:
-    """Return a command that writes no file that is there."""
+    """Return a command that does not overwrite an existing file."""
     named = (unused(word) if before == "-o" else word for before, word in pairwise(["", *words]))
     return shell_join(named)
 
 
 def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> bool:
-    """Whether `lumiimg adapt` or `build` with these words refuses at once, or finds nothing to do.
+    """Return whether `lumiimg adapt` or `build` with these words refuses at once, or finds nothing to do.
 
-    False where that is not known: the image is not here, or the request has packages of the user's own.
+    False if that is not known: the image is not here, or the request includes packages of the user's own.
     """
     is_adapt = words[1] == "adapt"
     plan = _planned(["--base", with_folder(words[2]), *words[3:]] if is_adapt else words[2:], context)
@@ -116,11 +116,11 @@ def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> b
 
 
 def _planned(words: Sequence[str], context: ImageInContext | None) -> Plan | LumiimgError | OSError | None:
-    """Return what comes of a request, planned as it would be when it is typed; None where that is not known."""
+    """Return the plan of a request, or its error, as if it were typed; None if that is not known."""
     options = RequestOptions.from_words(words)
     base = options.base or ""
     path = context.path if context is not None and base == context.address else Path(base)
-    # a name that cannot be printed no build takes: the command names the image at least
+    # no build accepts an unprintable name, but the command at least names the image
     if options.given("recipe", "requirements") or not base.isprintable() or ("/" in base and not path.exists()):
         return None
     try:
@@ -133,14 +133,14 @@ def _planned(words: Sequence[str], context: ImageInContext | None) -> Plan | Lum
 
 
 def _version_of(file: Path) -> tuple[int, ...]:
-    """Return what changes when another file is there, or it is written again."""
+    """Return a value that changes when the file is replaced or rewritten."""
     seen = file.stat()
     return seen.st_dev, seen.st_ino, seen.st_mtime_ns
 
 
 def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, context: ImageInContext | None) -> Plan:
-    """Return the answer to a request; `path` and `version` are of the image that it starts from, if it is one."""
-    from lumiimg.catalog.catalogue import open_catalogue  # all of this is for an image that lacks something
+    """Return the plan for a request; `path` and `version` are those of the image that it starts from, if it is one."""
+    from lumiimg.catalog.catalogue import open_catalogue  # imported only for an image that lacks something
     from lumiimg.catalog.sites import find_site
     from lumiimg.host.snapshot import read_snapshot
     from lumiimg.resolve.context import PlanContext
@@ -170,7 +170,7 @@ def _once(catalogue: Catalogue) -> Catalogue:
 
 @cache
 def _read(base: str, _version: tuple[int, ...], site: str) -> ForeignBase:
-    """Return what an image has, once: to read it takes as long as to check it."""
+    """Return what an image contains; cached, because reading it takes as long as checking it."""
     from lumiimg.catalog.sites import find_site
     from lumiimg.resolve.image_base import read_foreign
 
@@ -178,19 +178,19 @@ def _read(base: str, _version: tuple[int, ...], site: str) -> ForeignBase:
 
 
 def site_of(machine: Sequence[str]) -> str:
-    """Return the site that options name, else the one that things are made for."""
+    """Return the site that options name, else the default site."""
     return next((word for option, word in pairwise(machine) if option == "--site"), DEFAULT)
 
 
 def bind_command(image: str, machine: Sequence[str]) -> str:
-    """Return what binds, in a shell, what an image needs of a machine."""
+    """Return the shell command that binds what an image needs from a machine."""
     return f"source <({shell_join(['lumiimg', 'bind', image, *machine])})"
 
 
 def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
-    """Return the command that gives a plugin: the image is built again with it where it says how it was built.
+    """Return the command that adds a plugin: it rebuilds the image with one, if the image records how it was built.
 
-    Else it is put on the image, in front of one that does not do; where all of that is refused, on another base.
+    Else the plugin is put on the image, ahead of an unsuitable one; if all of that is refused, on another base.
     """
     image, machine = context.name, context.machine
     pairs = list(zip(context.built_with[::2], context.built_with[1::2], strict=True))
@@ -212,7 +212,7 @@ def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
 
 
 def with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
-    """Return what builds an image with a plugin: on this image, else as near to it as works; else why nothing does."""
+    """Return the command that builds an image with a plugin: on this image, else on the nearest base; else why not."""
     request, output = _request(image, machine), ["-o", _written(image)]
     plan = _planned(request, context)
     if isinstance(plan, Exception):
@@ -236,14 +236,14 @@ def _written(image: str) -> str:
 
 
 def _is_replaced(option: str, value: str, machine: Sequence[str]) -> bool:
-    """Whether an option of a build is not repeated: the machine is another one's, the plugin's layer is the newest."""
+    """Return whether a rebuild omits an option: the site is another machine's, or the plugin's layer is renewed."""
     if option == "--add":
         return re.split("[=<>!~]", value)[0] == _PLUGIN_LAYER
     return option == "--site" and bool(machine)
 
 
 def _is_of_plugin(finding: Finding) -> bool:
-    """Whether a plugin is not loaded for what is wrong with its own file, by the words of the loader."""
+    """Return whether, by the loader's messages, a plugin is not loaded because of a fault in its own file."""
     if finding.id != "plugin.loads" or not finding.evidence or first_command(finding.remedy):
         return False
     file = finding.where or finding.evidence[0].partition(": ")[0]

@@ -1,7 +1,7 @@
-"""Evidence of the first kind: from the files of the image, nothing run.
+"""Evidence of the first kind: from the files of the image; nothing is run.
 
-Every process that its jobs may start is followed (`process.py`), and the one that fares worst counts. With it goes the
-account of what comes from where, which versions meet there and what margin is left.
+Every process that its jobs may start is followed (`process.py`), and the worst one counts. The result includes the
+account of where each library comes from, which versions meet there and what margin is left.
 """
 
 from __future__ import annotations
@@ -53,97 +53,97 @@ DECISIONS: dict[Answer, Literal["ok", "refused", "unknown"]] = {
 
 @dataclass(frozen=True, slots=True)
 class HostFit:
-    """The account of one image, on one machine or without any."""
+    """The account of one image, on one machine or without a machine."""
 
     image: str
-    """As it was named."""
+    """Name as the user gave it."""
     host: str | None
     """Node of the snapshot; null without one."""
     static: StaticResult
     glibc: str | None
-    """The image's; null where it is not known."""
+    """glibc version of the image; null if it is not known."""
     host_glibc: str | None
-    """The host's; null where it is not known, or there is no snapshot."""
+    """glibc version of the host; null if it is not known, or there is no snapshot."""
     torch: str | None
-    """Its version with the local part; null where there is none."""
+    """Version of torch with the local part; null if there is none."""
     manifest: SolvedManifest | None
-    """None without a host, or without a process to look at."""
+    """The binds; None without a host, or without a process to bind for."""
     loaded: tuple[Loaded, ...]
-    """The process, in the loader's order."""
+    """The libraries of the process, in the loader's order."""
     missing: tuple[str, ...]
-    """Names that nothing serves."""
+    """Names of libraries that are not found."""
     margins: tuple[Margin, ...]
-    """Pairs of versions that meet across the two sides."""
+    """Pairs of versions that meet across image and host."""
     carried: CarriedManifest
-    """The bind manifest of the image itself, beside what was found."""
+    """The image's own bind manifest, compared with what was found."""
     gpu: GpuAccount | None = None
-    """Whether the GPU of --host, else of --site, takes the image's code; null where none of AMD's is known."""
+    """Whether the GPU of --host, else of --site, accepts the image's code; null if no AMD GPU is known."""
 
     @property
     def fabric(self) -> Fabric:
-        """Where the fabric's libraries come from. Of a module: null without a snapshot."""
+        """Where the fabric's libraries come from. In a module: null without a snapshot."""
         return self.manifest.fabric if self.manifest else Fabric.NONE
 
     @property
     def answer(self) -> Answer:
-        """What the files come to: what a check of them answers."""
+        """The answer that a check of the files alone gives."""
         return decide(self.static.findings, self.static.path, level=Level.STATIC, level_was_asked_for=True)
 
     @property
     def decision(self) -> Literal["ok", "refused", "unknown"]:
-        """The answer, in the words that JSON has for it."""
+        """The answer, in the words of the JSON output."""
         return DECISIONS[self.answer]
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """Each attempt at binds that does not load, where none does."""
+        """The attempts at binds, each with why it does not load, if none loads."""
         return self.manifest.refusals if self.manifest and self.fabric is Fabric.NONE else ()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing and changes nothing."""
+        """Facts that are worth knowing and change nothing."""
         return self.manifest.notes if self.manifest else ()
 
     @property
     def against(self) -> tuple[Finding, ...]:
-        """What stands, or may stand, against it: first that no binds load, then other obstacles."""
+        """Obstacles, certain or possible: first that no binds load, then the others."""
         against = [finding for finding in self.static.findings if finding.severity in _OBSTACLE_SEVERITIES]
         against.sort(key=lambda finding: (finding.id != "bind.refused", finding.severity is Severity.UNKNOWN))
         return tuple(against)
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
-        """What to do, a command or a sentence each."""
+        """Remedies, a command or a sentence each."""
         return tuple(dict.fromkeys(remedy for finding in self.against for remedy in finding.remedy))
 
     def concluded(self, context: ImageInContext) -> HostFit:
-        """Return it with the commands that mend what is lacking."""
+        """Return the account with the commands that fix what is missing."""
         return self.with_findings(with_commands(context, self.static.findings))
 
     def with_findings(self, findings: tuple[Finding, ...]) -> HostFit:
-        """Return it with other findings."""
+        """Return the account with other findings."""
         return replace(self, static=replace(self.static, findings=findings))
 
 
 @dataclass(frozen=True, slots=True)
 class BoundImage:
-    """The least list of binds and variables for an image on a machine, or why there is none."""
+    """The minimal list of binds and variables for an image on a machine, or why there is none."""
 
     of: HostFit
 
     @property
     def manifest(self) -> SolvedManifest:
-        """What is bound; nothing where none of it loads."""
+        """The binds; empty if none loads."""
         return self.of.manifest or SolvedManifest(Fabric.NONE)
 
     @property
     def is_refused(self) -> bool:
-        """Whether there is nothing that can be bound."""
+        """Whether nothing can be bound."""
         return self.manifest.fabric is Fabric.NONE
 
     @property
     def decision(self) -> Literal["ok", "refused", "unknown"]:
-        """About the binds: `ok`, each library that is opened is found, in versions that fit."""
+        """The decision on the binds: `ok` if each library that is opened is found, in versions that fit."""
         return self.of.decision if self.is_refused else "ok"
 
     @property
@@ -153,12 +153,12 @@ class BoundImage:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What stands, or may stand, against RCCL's using what is bound; then `explain` does not say `ok`."""
+        """What keeps RCCL, or may keep it, from using the binds; if there is anything, `explain` does not say `ok`."""
         return () if self.is_refused else tuple(text for _, text, _ in doubts_of_binds(self.of))
 
 
 def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str, tuple[Remedy, ...]]]:
-    """Yield what keeps RCCL from using what is bound, and what to do; and where the manifest in the image differs."""
+    """Yield what keeps RCCL from using the binds, with remedies, and how the manifest in the image differs."""
     for finding in fit.static.findings:
         if would := _WOULD.get(finding.severity):
             what = f"with these binds RCCL {would} not use the fabric: {finding.summary}"
@@ -168,14 +168,14 @@ def doubts_of_binds(fit: HostFit) -> Iterator[tuple[Severity, str, tuple[Remedy,
 
 
 def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
-    """Return what the files say; with a snapshot what is to be bound of its host, with a site what of its GPU.
+    """Return the account of the files; a snapshot adds what to bind from its host, a site adds the fit with its GPU.
 
-    `with_site`: the site's own binds are a part of what is bound. Raises BadInputError where the image cannot be read.
+    `with_site`: include the site's own binds. Raises BadInputError if the image cannot be read.
     """
     files = check_libraries(context, with_site=with_site)
     static = files.static
     around = findings_of_machine(context, static)
-    # that no binds load may follow from the processors of the machine, which says more
+    # the processors of the machine may be why no binds load; the finding about them says more
     found = sorted((*static.findings, *around), key=lambda finding: finding.id == "bind.refused")
     return files.with_findings((*findings_of_venv(context), *found, *find_faults(context, static)))
 
@@ -183,9 +183,9 @@ def check_files(context: ImageInContext, *, with_site: bool = False) -> HostFit:
 def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gpu: bool = True) -> HostFit:
     """Follow the fabric path through the image's files, from the program that its jobs start.
 
-    `with_gpu`: with what the machine's GPU makes of the code of its libraries.
+    `with_gpu`: also judge whether the machine's GPU accepts the code of its libraries.
 
-    Raises BadInputError where the image itself cannot be read, or has no such program; a broken library in it is a
+    Raises BadInputError if the image itself cannot be read, or has no such program; a broken library in it is a
     finding.
     """
     image, snapshot, settings = context.image, context.snapshot, context.inside.settings
@@ -219,7 +219,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
 
 
 def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProcess:
-    """Return the process of the image's jobs that fares worst; others that have another RCCL are named."""
+    """Return the worst process of the image's jobs, and note others that have a different RCCL."""
     found, image = Findings(Level.STATIC), context.image
     for warning in (*image.description.warnings, *open_variables(image)):
         found.add("image.partly-read", Severity.UNKNOWN, warning)
@@ -251,16 +251,16 @@ def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProces
 
 
 def _rank(result: StaticResult) -> int:
-    """Return how a result compares: the least has a problem, then a question that is open."""
+    """Return the rank of a result: lowest with a problem, then with an open question."""
     severities = {finding.severity for finding in result.findings}
     return next((i for i, each in enumerate((Severity.PROBLEM, Severity.UNKNOWN)) if each in severities), 2)
 
 
 def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, found: Findings) -> StaticResult:
-    """Note how the program was found; where another may be the one, problems of this one are not problems of the image.
+    """Note how the program was found; if jobs may start another, problems of this one do not count for the image.
 
-    What no process of the image gets past is one all the same: that is about libraries, where no program is known, or
-    about the image's C library, by which no binds load.
+    What affects every process of the image still counts: problems of libraries if no program is known, and binds that
+    do not load because of the image's C library.
     """
     static, lines = checked.static, tuple[str, ...]()
     if jobs.is_open and job.is_program:
@@ -279,7 +279,7 @@ def _note_program(jobs: JobProcesses, checked: CheckedProcess, job: JobProcess, 
 
 
 def _note_questions(jobs: JobProcesses, found: Findings) -> None:
-    """Note what files leave open of the processes: one finding for each kind of question."""
+    """Note what the files leave open about the processes: one finding for each kind of question."""
     for kind, of_kind in itertools.groupby(sorted(jobs.questions, key=lambda each: each.kind), lambda each: each.kind):
         questions = [*of_kind]
         lines, where = [f"{each.file} {each.what}" for each in questions], questions[0].file
@@ -287,7 +287,7 @@ def _note_questions(jobs: JobProcesses, found: Findings) -> None:
 
 
 def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
-    """Judge that what jobs of the image start is not there in the container."""
+    """Report that the program that the image's jobs start is not available in the container."""
     if (obstacle := image.root.obstacle(program, SEARCH)) is not None:
         add_closed({program: obstacle}, Severity.PROBLEM, found, f"{program} cannot be started")
         return
@@ -297,7 +297,7 @@ def _judge_hidden_program(image: Image, program: str, found: Findings) -> None:
 
 
 def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -> None:
-    """Note the files that the image has for what a process lacks, in folders that the engine mounts over."""
+    """Note the image's files that a process lacks, because the engine mounts over their folders."""
     lacking = {re.escape(name.rpartition("/")[2]) for finding in findings for name in finding.chain[-1:]}
     wanted = re.compile("|".join((RCCL_OR_PLUGIN.pattern, *sorted(lacking))))
     for mount, path in itertools.islice(hidden_files(image, wanted), SHOWN):
@@ -305,7 +305,7 @@ def _note_shadowed(image: Image, findings: Iterable[Finding], found: Findings) -
 
 
 def _alone(context: ImageInContext, demand: ProcessDemand) -> tuple[tuple[Loaded, ...], tuple[str, ...]]:
-    """Return (what the process has with the image's files alone, names that it lacks)."""
+    """Return (what the process loads with the image's files alone, names of the libraries that it lacks)."""
     trial = attempt(context.image.root, context.inside.settings, demand)
     names = demand.names or (LIBFABRIC,)
     lacking = [item.name for item in trial.outcome.missing if item.name not in names]
@@ -314,6 +314,6 @@ def _alone(context: ImageInContext, demand: ProcessDemand) -> tuple[tuple[Loaded
 
 
 def _torch(context: ImageInContext, job: JobProcess | None) -> str | None:
-    """Return the version of the torch whose process it is, from its metadata's name."""
+    """Return the version of torch in the package folder of a job, from the name of its metadata."""
     package = job.package if job else None
     return context.contents.versions_in(package.rpartition("/")[0]).get("torch") if package else None

@@ -1,7 +1,7 @@
-"""Why a library is not loaded: it is closed to users, elsewhere in the image, a loop of links, or the host's to bring.
+"""Why a library is not loaded: users cannot read it, it is elsewhere, a loop of symlinks, or left to the host.
 
-A process is modelled as that of a user who is not root (`RootFileSystem.for_users`). What an owner who is not root may
-read is there: whoever is not that owner gets "Permission denied", and an older RCCL then goes to TCP without a word.
+A process is modelled as that of a non-root user (`RootFileSystem.for_users`). A file that only its non-root owner may
+read counts as present: for all others it is "Permission denied", and an older RCCL then silently uses TCP.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from lumiimg.inventory.components import Inventory
 
 _CONFIGURATION = (CACHE_PATH, PRELOAD_FILE, CONF)
-"""Files without which a process goes on, and does something else."""
+"""Files without which a process continues, but behaves differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedLoad:
-    """A load that fails, and what is known of what it lacks."""
+    """A load that fails, and what is known about what it lacks."""
 
     of_host: tuple[str, ...]
-    """The names that it lacks, where a machine brings all of them and nothing else is wrong."""
+    """The names that it lacks, if a machine supplies all of them and nothing else is wrong."""
     is_in_image: bool
-    """Whether the image has all of those, in folders where the loader does not look."""
+    """Whether the image has all that it lacks, in folders that the loader does not search."""
     loop: str | None
-    """A sentence on the links that lead in a circle."""
+    """A sentence about a loop of symlinks."""
     details: FindingDetails
-    """Of a finding: with a cause, and with what has the loader look where the libraries are."""
+    """Details of a finding: with a cause, and with remedies that make the loader search the libraries' folders."""
 
 
 def failed_load(contents: Inventory, process: Process, outcome: LoadResult, where: str) -> FailedLoad:
-    """Return what is known of a load that fails; `where` is what is loaded."""
+    """Return what is known about a load that fails; `where` is the file that is loaded."""
     elsewhere, loop = _elsewhere(contents, process, outcome), loop_of_links(contents, outcome)
     names = dict.fromkeys(missing.name for missing in outcome.missing)
     is_all = not outcome.missing_versions and _host_libraries().issuperset(name.partition(".so")[0] for name in names)
@@ -73,7 +73,7 @@ def _host_libraries() -> frozenset[str]:
 
 
 def _elsewhere(contents: Inventory, process: Process, outcome: LoadResult) -> dict[str, str]:
-    """Return the files that an image has for what a load lacks, by name: of several the first that would be taken."""
+    """Return the image's files for what a load lacks, by name; of several, the first that the loader would take."""
     paths = dict[str, str]()
     for path in contents.libraries_called({missing.name for missing in outcome.missing}):
         if process.would_take(path):
@@ -82,26 +82,26 @@ def _elsewhere(contents: Inventory, process: Process, outcome: LoadResult) -> di
 
 
 def searched_first(folders: str, settings: LoaderConfig) -> str:
-    """Return LD_LIBRARY_PATH with folders in front: what the engine is given replaces what the image says."""
+    """Return LD_LIBRARY_PATH with folders prepended: a value given to the engine replaces that of the image."""
     rest = [part for part in (settings.library_path or "").split(":") if part and part != ENGINE_LIBRARIES]
     return ":".join([folders, *rest])
 
 
 def loop_of_links(contents: Inventory, outcome: LoadResult) -> str | None:
-    """Return a sentence on the links that lead in a circle, where these end a load."""
+    """Return a sentence about a loop of symlinks, if one makes a load fail."""
     ends = f": {os.strerror(errno.ELOOP)}"
     names = {posixpath.basename(error.partition(":")[0]) for error in outcome.errors if error.endswith(ends)}
     loops = (loop_at(contents.image.root, path) for path in contents.libraries_called(names))
     return next(filter(None, loops), None)
 
 
-# -- what is closed to users --
+# -- files that users cannot read --
 
 
 def judge_closed(root: RootFileSystem, process: Process, reads: Iterable[str], found: Findings) -> None:
     """Judge whether everybody may read the files of a process, and those that its Python `reads`.
 
-    What only root may read, the model of a process does without.
+    The model of a process does not contain files that only root may read.
     """
     objects = [process.config.absolute(loaded.path) for loaded in process.objects]
     obstacles = {path: root.obstacle(path) for path in (*reads, *objects, *_CONFIGURATION)}
@@ -112,9 +112,9 @@ def judge_closed(root: RootFileSystem, process: Process, reads: Iterable[str], f
 def judge_denied(
     root: RootFileSystem, process: Process, names: Sequence[str], failing: str, errors: Sequence[str], found: Findings
 ) -> bool:
-    """Judge whether a process lacks what it asks for by some names because only root may read it.
+    """Judge whether a process lacks a library of one of some names because only root may read it.
 
-    `failing` is what fails by that, in a sentence, with the loader's `errors`.
+    `failing` is a sentence about what fails because of it, `errors` are the loader's messages.
     """
     closed, cache = denied_files(root, process.files.denied, names), root.obstacle(CACHE_PATH)
     if names and not closed and cache is not None and not cache.is_for_some:
@@ -126,7 +126,7 @@ def judge_denied(
 def add_closed(
     closed: Mapping[str, Obstacle], severity: Severity, found: Findings, failing: str = "", errors: Sequence[str] = ()
 ) -> None:
-    """Add the finding about files that are closed; `failing` is what fails by that, in a sentence."""
+    """Add the finding about files that users cannot read; `failing` is a sentence about what fails because of them."""
     if closed:
         obstacles = list(dict.fromkeys(closed.values()))
         modes = (f"{each.path}: mode {each.permissions:04o}" for each in obstacles[:SHOWN])
@@ -142,7 +142,7 @@ def add_closed(
 
 
 def _opened(paths: Sequence[str]) -> str:
-    """Return what to open for all, for a shell: of many files their folders; but /etc has what is secret."""
+    """Return the paths to make readable for all, quoted for a shell: of many files the folders; /etc has secrets."""
     if len(paths) > SHOWN:
         paths = [path if path.startswith("/etc/") else "/".join(path.split("/")[:2]) for path in paths]
     return " ".join(map(shlex.quote, dict.fromkeys(paths)))

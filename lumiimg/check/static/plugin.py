@@ -1,4 +1,4 @@
-"""The net plugin of an RCCL: where it is found, or why not; whether it loads, is taken, and which libfabric it gets."""
+"""The net plugin of an RCCL: where it is found, or why not; whether it loads and is taken; which libfabric it gets."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ _BY_WORDS = {
     "static TLS block": "static-tls",
     "CPU ISA level": "cpu-level",
 }
-"""Why a plugin cannot be loaded, by words of glibc."""
+"""Reasons why a plugin cannot be loaded, by words in glibc's messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginJudgement:
-    """The plugin of an RCCL in its process, and what is found of it."""
+    """The plugin of an RCCL in its process, and the findings about it."""
 
     contents: Inventory
     variables: Variables
     root: RootFileSystem
-    """What the process sees: the image's files, with the binds over them."""
+    """File system of the process: the image's files, overlaid with the binds."""
     process: Process
     path: FabricPath
-    """None where it is not known."""
+    """The fabric path up to the plugin."""
     found: Findings
 
     def load(self, rccl: LoadedObject, library: Rccl) -> LoadResult | None:
-        """Follow RCCL's dlopen of its plugin; where nothing is found, say why: another folder, name, or nothing at all.
+        """Follow RCCL's dlopen of its plugin; if none is found, report why: another folder, another name, or no plugin.
 
-        `library` is what the bytes of `rccl` say.
+        `library` is what was read from the bytes of `rccl`.
         """
         names = self.path.plugin_files
         absent: list[str] = []
@@ -74,7 +74,7 @@ class PluginJudgement:
             if outcome.finds_nothing(name):
                 absent += outcome.errors
             else:
-                broken[name] = outcome  # RCCL goes on with the next name
+                broken[name] = outcome  # RCCL continues with the next name
         if judge_denied(self.root, self.process, names, "RCCL cannot load its plugin", absent, self.found):
             return None
         if broken:
@@ -90,7 +90,7 @@ class PluginJudgement:
         return None
 
     def _judge_absence(self, library: Rccl, lines: list[str]) -> None:
-        """Judge why no file is found by the names that RCCL gives to dlopen; `lines` is what that says."""
+        """Judge why dlopen finds no file for the names that RCCL asks for; `lines` are its messages."""
         root, process, path, found = self.root, self.process, self.path, self.found
         asked = path.plugin_files
         severity, names = Severity.PROBLEM, {"names": " or ".join(asked), "so_far": ""}
@@ -103,7 +103,7 @@ class PluginJudgement:
         same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
         passed_over = next(filter(None, map(process.passes_over, same_name)), None)
         searched = str(process.config.library_path)
-        # a loop ends the search there (glibc elf/dl-load.c, open_path)
+        # a loop of symlinks ends the search there (glibc elf/dl-load.c, open_path)
         loops = [file for file in dangling if posixpath.dirname(file) in searched.split(":") and loop_at(root, file)]
         where = next(iter(loops or same_name or dangling or elsewhere), None)
         details: FindingDetails = {"where": where, "evidence": lines}
@@ -128,7 +128,7 @@ class PluginJudgement:
             found.add("plugin.absent", severity, names=names, **details)
 
     def _remedies_for_a_name(self, file: str, library: Rccl) -> tuple[Remedy, ...]:
-        """Return what leads RCCL to a plugin of another name, each tried: the variable gone, or naming it; a link."""
+        """Return what leads RCCL to a plugin of another name, tried in the model: the variable unset or set; a link."""
 
         def leads(names: tuple[str, ...]) -> bool:
             return any(self.process.dlopen(name).root is not None for name in names)
@@ -183,7 +183,7 @@ class PluginJudgement:
         if load.of_host:
             reason = "in-image" if load.is_in_image else "loop" if load.loop else None
             of, of_host = {"libraries": ", ".join(load.of_host)}, remedies_for("plugin.needs-host", "host")
-            # the first one mends all of it
+            # the first one fixes everything
             details["remedy"] = (*own, *of_host) if load.is_in_image else (*of_host, *own)
             self.found.add("plugin.needs-host", Severity.UNKNOWN, reason=reason, names=of, **details)
         else:
@@ -200,7 +200,7 @@ class PluginJudgement:
             self.found.add("provider.cxi-built-in", Severity.INFO, reason=reason, names=of, where=provider)
             _judge_gpu_memory(self.root, self.process, libfabric, self.found)
         elif LIBCXI in libfabric.facts.needed:
-            return  # it has the provider, and the plugin's own finding says what lacks
+            return  # it has the provider, and the plugin's own finding says what is missing
         elif closed := denied_files(self.root, self.process.files.denied, (LIBCXI, PROVIDER_FILE)):
             add_closed(closed, Severity.PROBLEM, self.found, f"{where} has no cxi provider")
         else:
@@ -209,12 +209,12 @@ class PluginJudgement:
 
 
 def _hides_a_search(image: Image) -> bool:
-    """Whether what is not seen of an image may lead the loader to a plugin."""
+    """Return whether the unread parts of an image may lead the loader to a plugin."""
     return bool(image.description.warnings) or any(map(image.is_in_doubt, _OF_THE_SEARCH))
 
 
 def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
-    """Judge the symbols of a plugin whose libraries are all there."""
+    """Judge the symbols of a plugin whose libraries are all found."""
     path, symbols = plugin.path, undefined_in(process, outcome.objects)
     lacking = symbols.lines
     if lacking and symbols.is_sure:
@@ -231,7 +231,7 @@ def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, 
 
 
 def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
-    """Judge what of the fabric came with the start: there, a call is bound at its first use, and ends the process."""
+    """Judge the fabric's libraries that are loaded at start: an undefined function ends the process when called."""
     fabric = [each for each in process.scopes.list_of(plugin) if each is plugin or part_of(each.path)]
     there = [each for each in fabric if each not in outcome.objects]
     lacking = undefined_in(process, there)
@@ -242,14 +242,14 @@ def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObj
 
 
 def _remedies_for(error: str) -> tuple[Remedy, ...]:
-    """Return what to do about one error of the loader."""
+    """Return the remedies for one error of the loader."""
     reason = next((reason for words, reason in _BY_WORDS.items() if words in error), "not-loaded")
     file = error.partition(":")[0]
     return remedies_for("plugin.loads", reason, file=file, quoted=shlex.quote(file))
 
 
 def _judge_api(process: Process, plugin: LoadedObject, path: FabricPath, found: Findings) -> int | None:
-    """Return the net API that RCCL takes of the plugin, if there is one: dlsym finds it in what that needs, too."""
+    """Return the net API that RCCL takes from the plugin, if any; dlsym also finds it in the plugin's dependencies."""
     symbols: set[str] = set()
     try:
         with process.open(plugin) as file:

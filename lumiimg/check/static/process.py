@@ -1,8 +1,8 @@
 """One process of a job, from the program that is started to the network: with the image's files, and a host's binds.
 
-The path is followed file by file, as ld.so would. What may come from the host at run time is reported as open, not
-wrong. With a host snapshot the binds are solved first; the plugin and the process are judged once, as they are then
-had: with the binds where these load, else with the files of the image alone.
+The path is followed file by file, as ld.so would. What may come from the host at run time is reported as an open
+question, not a problem. With a host snapshot the binds are solved first; the plugin and the process are then judged
+once: with the binds if these load, else with the files of the image alone.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ _BUILT_FOR = {"CUDA": "program.cuda", "CPUs": "program.cpu"}
 
 @dataclass(frozen=True, slots=True)
 class StaticResult:
-    """What the files say."""
+    """The result from the files."""
 
     path: FabricPath = field(default_factory=FabricPath)
     loader: str | None = None
     """Path of the image's ld.so."""
     plugin_found_by: FoundBy | None = None
     job: JobProcess | None = None
-    """The process that has the RCCL, or should have it; None where no program is known either."""
+    """The process that has the RCCL, or should have it; None if no program is known either."""
     is_open: bool = False
-    """Whether a job may start another program than that."""
+    """Whether a job may start a different program."""
     opened: tuple[str, ...] = ()
-    """Libraries of that process when RCCL has opened its plugin, without links."""
+    """Libraries of that process once RCCL has opened its plugin, as paths without symlinks."""
     opened_by_libfabric: tuple[str, ...] = ()
-    """And those that libfabric opens then: its provider, ROCr."""
+    """Libraries that libfabric opens after that: its provider, ROCr."""
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedProcess:
-    """What the files say of one process, and what is bound for it."""
+    """The result from the files for one process, and the binds for it."""
 
     static: StaticResult
     demand: ProcessDemand | None
-    """What is started and opened; None where the image has no loader that is modelled."""
+    """What is started and opened; None if the image has no loader that is modelled."""
     manifest: SolvedManifest | None
-    """None without a host, or without a process to bind for."""
+    """The binds; None without a host, or without a process to bind for."""
 
 
 def check_process(context: ImageInContext, job: JobProcess, files: list[str], *, with_site: bool) -> CheckedProcess:
-    """Follow the path of one process; `with_site`: the binds of the context's site are a part of what is bound."""
+    """Follow the path of one process; `with_site`: include the binds of the context's site."""
     found, image, variables = Findings(Level.STATIC), context.image, replace(context.variables, job=job)
     begun = _load_rccl(context, job, variables, files, found)
     root, process, rccl = image.root, begun.process, begun.rccl
@@ -125,7 +125,7 @@ def check_process(context: ImageInContext, job: JobProcess, files: list[str], *,
 def without_rccl(
     context: ImageInContext, static: StaticResult, variables: Variables, *, with_site: bool
 ) -> CheckedProcess:
-    """Return what a host adds where no RCCL is: whether a libfabric of it loads in an empty process."""
+    """Return the result without an RCCL, with what a host adds: whether its libfabric loads in an empty process."""
     provider_path = variable_of(PROVIDER_PATH, context.image, context.read_by_engine)
     demand = demand_without_rccl(context.image.root, provider_path)
     manifest = _binds(context, demand, with_site=with_site)
@@ -139,7 +139,7 @@ def without_rccl(
 def _load_rccl(
     context: ImageInContext, job: JobProcess, variables: Variables, files: list[str], found: Findings
 ) -> StartedProcess:
-    """Model the process of a job up to its RCCL; without an RCCL where it has none, or cannot be loaded."""
+    """Model the process of a job up to its RCCL; the result has no RCCL if there is none, or it cannot be loaded."""
     image, contents = context.image, context.contents
     begun = begin(image.root, context.inside.settings, job)
     candidates = rccl_candidates(image.root, files)
@@ -157,7 +157,7 @@ def _load_rccl(
     elif begun.failed is not None and (candidates or job.is_program):
         _judge_failure(contents, begun.process, job, begun.failed, found)
     elif job.built_for is not None:
-        begun = replace(begun, rccl=None)  # one that something else has brought along is not its
+        begun = replace(begun, rccl=None)  # an RCCL that something else loaded is not its own
         names, lines = {"job": job.title}, tuple(candidates)
         found.add(_BUILT_FOR[job.built_for], Severity.PROBLEM, names=names, where=job.package, evidence=lines)
     elif begun.rccl is None and judge_denied(
@@ -183,7 +183,7 @@ def _load_rccl(
 
 
 def _closed_rccl(image: Image) -> dict[str, Obstacle]:
-    """Return the files of an RCCL in folders that only root may list, and what keeps others out."""
+    """Return the files of an RCCL in folders that only root may list, and the obstacle for others."""
     obstacles = {path: image.root.obstacle(path) for path in islice(image.unmounted.find(LIBRCCL), SHOWN)}
     return {path: each for path, each in obstacles.items() if each is not None}
 
@@ -218,7 +218,7 @@ def _judge_failure(
 def _read_path(
     rccl: LoadedObject, caller: LoadedObject | None, library: Rccl, named: str | None, found: Findings
 ) -> FabricPath:
-    """Return the path so far: what this RCCL, which a library calls, looks for and takes.
+    """Return the path so far: which plugin this RCCL, called by `caller`, looks for, and which net APIs it takes.
 
     `named` is NCCL_NET_PLUGIN, if it is set.
     """
@@ -241,13 +241,13 @@ def _read_path(
     return FabricPath(where, library.version, files, named, accepts)
 
 
-# -- all of it --
+# -- the whole process --
 
 
 def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Findings) -> None:
-    """Judge whether what the process has is there for everybody who starts it."""
+    """Judge whether the engine may hide files of the process from a user who starts it."""
     files = (job.program, *job.opens, *(process.config.absolute(loaded.path) for loaded in process.objects))
-    # what is bound lies over what the engine mounts
+    # binds are on top of what the engine mounts
     own = (file for file in files if not file.startswith(f"{HOST_LIB_DIR}/"))
     for mount, below in may_be_hidden(image, own):
         of, lines = {"folder": mount.target}, below
@@ -255,7 +255,7 @@ def _judge_shadowed(image: Image, job: JobProcess, process: Process, found: Find
 
 
 def _files_of(root: RootFileSystem, process: Process) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what /proc/self/maps would list for a process, without links: (at first, what libfabric opens then)."""
+    """Return the files that /proc/self/maps would list, without symlinks: (at first, opened by libfabric later)."""
     later = {loaded for loaded in process.objects if _is_opened_by_libfabric(loaded)}
     files = [(loaded in later, root.resolve(process.config.absolute(loaded.path))) for loaded in process.objects]
     return tuple(file for is_later, file in files if not is_later), tuple(file for is_later, file in files if is_later)
@@ -283,7 +283,7 @@ def _binds(context: ImageInContext, demand: ProcessDemand | None, *, with_site: 
 
 
 def _bound(manifest: SolvedManifest | None, path: FabricPath) -> BindTrial | None:
-    """Return the process with the binds; None where none loads, or there is no plugin on either side."""
+    """Return the process with the binds; None if none loads, or neither side has a plugin."""
     trial = manifest.trial if manifest is not None else None
     is_there = manifest is not None and any(item.name in path.plugin_files for item in manifest.loaded)
     return trial if trial is not None and trial.outcome.root is not None and is_there else None
@@ -297,7 +297,7 @@ def _with_binds(
     *,
     is_bound: bool,
 ) -> tuple[Finding, ...]:
-    """Return the findings of a process with what the binds of a host come to, and without problems in doubt."""
+    """Return the findings of a process and about the binds of a host; uncertain problems become open questions."""
     found, given = Findings(Level.STATIC, [*findings]), context.given
     if manifest is None or context.snapshot is None:
         return as_doubts(findings, variables, given)
@@ -312,9 +312,9 @@ def _with_binds(
         for note in manifest.notes:
             found.add("bind.note", Severity.INFO, note)
     elif manifest.fabric is Fabric.NONE and manifest.host_has_fabric:
-        # what had to come from the host, and cannot
+        # what should come from the host, but cannot
         found.found = [f for f in findings if f.id not in {"plugin.needs-host", "provider.no-cxi"}]
-        # of several attempts, the one that the C library ends is the one that no bind can mend, whatever is started
+        # of several attempts, the one that fails at the C library cannot be fixed by any bind, whatever is started
         of_glibc = next((r for r in manifest.refusals if r.need.startswith("GLIBC_")), None)
         telling = of_glibc or manifest.refusals[-1]
         names = {"host": host, "need": telling.need, "have": telling.have}
@@ -327,7 +327,7 @@ def _with_binds(
 
 
 def _remedies(refusals: Sequence[Refusal]) -> Iterator[Remedy]:
-    """Yield what to do where no attempt loads, nearest way first."""
+    """Yield the remedies if no attempt loads, nearest first."""
     for name in sorted({refusal.need for refusal in refusals if _LIBRARY.fullmatch(refusal.need)}):
         if name not in {LIBFABRIC, LIBCXI}:
             yield from remedies_for("bind.refused", "library", name=name)

@@ -1,10 +1,10 @@
-"""What the process of RCCL and its plugin shows as a whole, and what keeps it from reaching its RCCL.
+"""Faults of the whole process of RCCL and its plugin, and what keeps it from reaching its RCCL.
 
-Mixed copies of a library, two HIP runtimes, functions taken from a library that stands before, files cut off, search
-paths that leak, a symbol that nothing defines.
+Mixed copies of a library, two HIP runtimes, functions taken from a library that is searched earlier, truncated files,
+leaking search paths, undefined symbols.
 
 A search path into a folder that engines mount from the host by themselves (`mount home`, `mount tmp`, the current
-folder; apptainer.conf) loads whatever lies there on the host: seen with a plugin that was built in /tmp and found a
+folder; apptainer.conf) loads whatever is there on the host: seen with a plugin that was built in /tmp and found a
 libfabric there in preference to the image's.
 """
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 _MOUNTED = ("/tmp", "/var/tmp")  # noqa: S108 - where others may put files is the point
 _LIBC = "libc.so.6"
 _DECIDING = frozenset({"getenv", "secure_getenv", "dlopen", "dlsym", "strcasecmp"})
-"""Functions of the C library by which RCCL, its plugin and libfabric read their variables, and open libraries."""
+"""Functions of the C library with which RCCL, its plugin and libfabric read their variables, and open libraries."""
 _PREFIXES = {LIBFABRIC: "fi_", LIBCXI: "cxil_"}
-"""With what the names of their functions begin."""
+"""Prefixes of the names of their functions."""
 
 
 def judge_process(root: RootFileSystem, process: Process, begun: StartedProcess, found: Findings) -> None:
-    """Judge as a whole what was begun, in a process that may have binds more.
+    """Judge a process as a whole; it may have binds in addition to what was begun.
 
-    `root` is what it sees: a host's recorded files are for all.
+    `root` is its file system, in which everyone may read the recorded files of a host.
     """
     rccl, caller = (process.find(each.path) if each else None for each in (begun.rccl, begun.caller))
     _judge_hip(process, rccl, found)
@@ -76,7 +76,7 @@ def judge_process(root: RootFileSystem, process: Process, begun: StartedProcess,
 
 
 def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
-    """Judge whether functions of the C library, libfabric and libcxi are taken from those, or from what is before."""
+    """Judge whether functions of the C library, libfabric and libcxi come from these, or from a library before them."""
     libc, program = process.find(_LIBC), process.objects[0]
     for each in itertools.takewhile(lambda each: each is not libc, process.scopes.of(program) if libc else ()):
         taken_here = _DECIDING & exported_at(root, process.config.absolute(each.path))
@@ -97,14 +97,14 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
 
 
 def _judge_c_library(process: Process, found: Findings) -> None:
-    """Judge whether the parts of the C library are of one build: they share data whose layout is private."""
+    """Judge whether the parts of the C library come from one build: they share data whose layout is private."""
     if (mixed := glibc_mismatch(process)) is not None:
         severity, reason = (Severity.PROBLEM, "fatal") if mixed.is_fatal else (Severity.UNKNOWN, None)
         found.add("loader.other-build", severity, reason=reason, where=mixed.part, evidence=mixed.evidence)
 
 
 def _judge_hip(process: Process, rccl: LoadedObject | None, found: Findings) -> None:
-    """Judge the HIP runtimes of a process that has an RCCL: what gives GPU memory to RCCL, or gets it, counts."""
+    """Judge the HIP runtimes of a process with an RCCL: the libraries that share GPU memory with RCCL count."""
     runtimes = [loaded for loaded in process.objects if is_hip(loaded.facts.soname or "") or is_hip(loaded.path)]
     if len(runtimes) < 2 or rccl is None:
         return
@@ -123,7 +123,7 @@ def _judge_hip(process: Process, rccl: LoadedObject | None, found: Findings) -> 
 
 
 def _shares_memory(loaded: LoadedObject, rccl: LoadedObject) -> bool:
-    """Whether a library is the plugin that an RCCL has opened, or calls that RCCL."""
+    """Return whether a library is the plugin that an RCCL has opened, or calls that RCCL."""
     is_plugin = loaded.by_dlopen and loaded.requested_by is rccl
     return is_plugin or bool({rccl.name, rccl.facts.soname or rccl.name} & {*loaded.facts.needed})
 
@@ -133,10 +133,9 @@ def _names(runtimes: Iterable[LoadedObject]) -> str:
 
 
 def judge_symbols(job: JobProcess, begun: StartedProcess, found: Findings) -> StartedProcess:
-    """Judge the symbols of all that a process has up to its RCCL; of one that does not get there, take RCCL away.
+    """Judge the symbols of a process up to its RCCL; if it does not get that far, return it without its RCCL.
 
-    RCCL itself has to have all of its own: what it calls is called. Of a process of which no program is known, nothing
-    but that is.
+    RCCL itself needs all of its symbols, because its functions are called. If no program is known, only RCCL is judged.
     """
     rccl = begun.rccl
     assert rccl is not None  # noqa: S101 - asked by the caller

@@ -1,4 +1,4 @@
-"""The variables that take RCCL off the fabric, and what hangs on those that only a shell knows."""
+"""The variables that keep RCCL off the fabric, and the findings that depend on those that only a shell knows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _GROUPS = {
     "process": ("PATH", *STARTING, "VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH"),
     "loader": ("LD_LIBRARY_PATH", "LD_PRELOAD"),
 }
-"""On which variables hangs what jobs start, whose RCCL that opens, and where the loader looks."""
+"""Groups of variables: those that decide what jobs start and whose RCCL that opens, and where the loader looks."""
 
 
 def as_doubts(findings: Iterable[Finding], variables: Variables, given: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Return findings with open questions in place of the problems that hang on variables which are not sure.
+    """Return findings, with open questions instead of the problems that depend on uncertain variables.
 
-    `given`: variables that a script of the image does not decide, as binds or the user do.
+    `given`: variables that binds or the user decide, not a script of the image.
     """
     return tuple(_doubted(finding, variables, given) for finding in findings)
 
@@ -58,7 +58,7 @@ def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> 
 
 
 def judge_binds(environment: Mapping[str, str], process: Process, found: Findings) -> None:
-    """Judge the binds of the environment that lie over what the loader or RCCL reads: files alone do not show it."""
+    """Judge the environment's binds over what the loader or RCCL reads: the image's files do not show their effect."""
     searched = [CONF, *(process.config.library_path or "").split(":"), *process.loader.directories]
     searched += [loaded.path for loaded in process.objects]
     for name, binds in binds_of(environment):
@@ -76,7 +76,7 @@ def _overlap(target: str, path: str) -> bool:
 def judge_variables(
     variables: Variables, path: FabricPath, found: Findings, of_libfabric: LibfabricConf = _NO_FILE
 ) -> None:
-    """Judge what is set and takes RCCL or libfabric off the fabric, for a path whose plugin is looked for already."""
+    """Judge the variables that keep RCCL or libfabric off the fabric, for a path whose plugin was looked for."""
     _judge_network(variables, path.plugin, found)
     name = "FI_PROVIDER"
     providers, shown, remedy = variables.get(name), variables.shown(name), variables.set_to(name, "cxi")
@@ -92,7 +92,7 @@ def judge_variables(
 
 
 def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *, for_layers: bool = False) -> None:
-    """Judge whether NCCL_NET_PLUGIN keeps RCCL from any plugin; `for_layers`: from any that a layer would put in."""
+    """Judge whether NCCL_NET_PLUGIN keeps RCCL from any plugin; `for_layers`: from any that a layer would add."""
     if path.named_by is None:
         return
     asked = path.plugin_files if path.named_by else ()
@@ -109,7 +109,7 @@ def judge_plugin_name(variables: Variables, path: FabricPath, found: Findings, *
 
 
 def _judge_network(variables: Variables, plugin: str | None, found: Findings) -> None:
-    """Judge NCCL_NET: RCCL compares it with the names of its networks, and ends where none is called so."""
+    """Judge NCCL_NET: RCCL compares it with the names of its networks, and fails if none of them matches."""
     name = variables.get("NCCL_NET")
     if name is None:
         return
@@ -120,7 +120,7 @@ def _judge_network(variables: Variables, plugin: str | None, found: Findings) ->
         ways += remedies_for("network.forced", family)
         found.add("network.forced", Severity.PROBLEM, reason=family, names=names, remedy=tuple(ways))
     elif plugin is None and family == "ofi":
-        pass  # that there is no plugin is a finding of its own
+        pass  # the missing plugin is a finding of its own
     elif not name or plugin is None or not may_be_called(variables.image.root, plugin, name, of_ofi=family == "ofi"):
         details: FindingDetails = {"where": plugin, "remedy": tuple(ways)}
         found.add("network.forced", Severity.UNKNOWN, reason="not-called-so", names=names, **details)
