@@ -1,8 +1,8 @@
-"""Where bases, layers and recipes are found: the user's own folders first, then those that come with lumiimg.
+"""Where bases, layers and recipes are found: the user's own folders first, then those included in lumiimg.
 
-Images of a family have their versions in their names, so a new one is a base at once:
+Images of a family have their versions in their names, so a new one can be used as a base at once:
 `lumi-multitorch-u24r72f21m50t211-20260929_104918` has Ubuntu 24.04, ROCm 7.2, libfabric 2.1, MPICH 5.0 and torch 2.11.
-How the names of a family are read is `[named]` of its layer.toml.
+How the names of a family are read is defined by `[named]` in its layer.toml.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from lumiimg.core.decode import AnyText, DecodeError, Text, read_toml
 from lumiimg.core.errors import LONG, BadInputError, shortened
 
 FabricOption = Literal["auto", "host", "bundled", "none"]
-"""As for --fabric."""
+"""Values of --fabric."""
 _ENDS_IN_VERSION = re.compile(r"-\d{1,4}(\.\d{1,5})*\Z")
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5})*")
 _FEW = 8
-"""Names that fit into one line of an error."""
+"""Number of names that fit on one line of an error."""
 _MANY_IMAGES = 4096
-"""Files that are looked at, at the most, for the images of a machine."""
+"""Maximum number of files that are examined to find the images of a machine."""
 
 
 class UnknownNameError(BadInputError):
-    """A name that no folder of the catalogue has; says which come near, or which recipe (`recipes`) is meant."""
+    """A name that is not in the catalogue; suggests similar names, or the recipe (from `recipes`) that is meant."""
 
     def __init__(self, kind: str, name: str, known: Collection[str], recipes: Collection[str] = ()) -> None:
         same = [other for other in known if other.lower() == name.lower()]
@@ -56,13 +56,13 @@ class _RecipeFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     summary: Text
     """One sentence."""
     base: Text
-    """As for --base."""
+    """The base, as for --base."""
     add: tuple[Text, ...] = ()
-    """As for --add."""
+    """The layers, as for --add."""
     arguments: Mapping[str, Mapping[str, AnyText]] = {}
-    """Value by layer and argument."""
+    """Values by layer and argument."""
     site: Text | None = None
-    """As for --site; null where it names none."""
+    """The site, as for --site; null if it does not name one."""
     fabric: FabricOption = "auto"
     """Where libfabric and libcxi come from, as for --fabric."""
 
@@ -71,22 +71,22 @@ class Recipe(_RecipeFile, frozen=True, kw_only=True):
     """A recipe of the catalogue: a base with layers, and the arguments that differ from the layers' own."""
 
     name: str
-    """In the catalogue."""
+    """Name in the catalogue."""
 
     @property
     def kind(self) -> Literal["recipe"]:
-        """What it is."""
+        """Kind of entry."""
         return "recipe"
 
     @property
     def options(self) -> dict[str, str]:
-        """Values by `LAYER.NAME`."""
+        """Values of arguments by `LAYER.NAME`."""
         return {f"{layer}.{name}": value for layer, values in self.arguments.items() for name, value in values.items()}
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Folders to search, nearest first. A file is read when it is asked for, and once."""
+    """Folders to search, nearest first. Each file is read on demand, and once."""
 
     layer_folders: tuple[Path, ...]
     recipe_folders: tuple[Path, ...]
@@ -103,7 +103,7 @@ class Catalogue:
         return frozenset(name for family in self._families("[named]") if family.named for name in family.named.known)
 
     def _families(self, mentioned: str = "variant") -> Iterator[Layer]:
-        """Yield the families of bases that can be read and whose files hold a word."""
+        """Yield the families of bases that can be read and whose files contain a word."""
         bases = (one for one in self._glances.values() if one.kind != "layer" and mentioned in one.text)
         for folder in dict.fromkeys(one.folder for one in bases):
             with suppress(DecodeError):
@@ -116,11 +116,11 @@ class Catalogue:
         return self._read[folder]
 
     def layer_names(self) -> list[str]:
-        """Return the names of all bases and layers; of a family of bases those of its members."""
+        """Return the names of all bases and layers; for a family of bases, those of its members."""
         return sorted({*self._glances, *self._known})
 
     def knows(self, name: str) -> bool:
-        """Whether there is a base or a layer of that name."""
+        """Return whether there is a base or a layer of that name."""
         return name in self._glances or name in self._known
 
     def base_names(self) -> list[str]:
@@ -134,7 +134,7 @@ class Catalogue:
     def may_bring(self, component: str) -> list[str]:
         """Return the names of the layers whose files have a component as a key, or in `provides`.
 
-        Among them are all that bring it; most others need not be read to know that they do not.
+        All layers that provide it are among them; most others need not be read to rule them out.
         """
         if component in self._bringing:
             return self._bringing[component]
@@ -146,7 +146,7 @@ class Catalogue:
         return self._bringing.setdefault(component, found)
 
     def entry(self, name: str) -> Layer:
-        """Read a base or a layer by its name. Raises UnknownNameError, or DecodeError if it is there and wrong."""
+        """Read a base or a layer by its name. Raises UnknownNameError, or DecodeError if it is invalid."""
         is_path = Path(name).name in {"", ".."} or Path(name).name != name
         for folder in () if is_path else self.layer_folders:
             if os.path.lexists(folder / name / "layer.toml"):
@@ -180,17 +180,17 @@ class Catalogue:
     def _names_of_kind(self, kind: Literal["base", "layer"]) -> list[str]:
         names = [*self._known] if kind == "base" else []
         for name, glance in self._glances.items():
-            if glance.kind in {kind, None}:  # most of the others need not be read for that
-                with suppress(DecodeError):  # a broken folder of the user's must not hide the others
+            if glance.kind in {kind, None}:  # most others need not be read for that
+                with suppress(DecodeError):  # a broken folder of the user must not hide the others
                     if self.entry(name).kind == kind:
                         names.append(name)
         return sorted(names)
 
     def resolve_base_name(self, name: str) -> str:
-        """Return the name of the base for a name of a user.
+        """Return the name of the base that a user's name refers to.
 
         `rocm-7.2` is the newest of that version; an image that is not here is the base of its name, if its path says
-        what it has. Any other name is returned as it is.
+        what it contains. Any other name is returned unchanged.
         """
         if name in self._glances or Path(name).exists():
             return name
@@ -201,24 +201,24 @@ class Catalogue:
         return versions[max(versions)] if versions and _ENDS_IN_VERSION.search(name) else name
 
     def images_here(self) -> list[Path]:
-        """Return the images of all families that lie where their machine has them, the newest first."""
+        """Return the images of all families in the places where their machine has them, newest first."""
         files = [family.named.file for family in self._families("[named]") if family.named and family.named.file]
         patterns = (re.sub(r"(\{\w+\})+", "*", file).lstrip("/") for file in files)
         found: dict[Path, float] = {}
         for path in islice((path for pattern in patterns for path in Path("/").glob(pattern)), _MANY_IMAGES):
-            with suppress(OSError):  # it went away, or may not be looked at
+            with suppress(OSError):  # it disappeared, or access is denied
                 if path.is_file():
                     found[path] = path.stat().st_mtime
         return sorted(found, key=found.__getitem__, reverse=True)
 
     def _by_name(self, name: str) -> Layer | None:
-        """Return the base that an image of a family is by its name; of a name that says nothing None."""
+        """Return the base for an image of a family, by its name; None if no family has such a name."""
         return next(filter(None, (image_by_name(family, name) for family in self._families("[named]"))), None)
 
     def recipe(self, name: str) -> Recipe:
         """Read a recipe by its name, or by the path of its file.
 
-        Raises UnknownNameError, or DecodeError if it is there and wrong.
+        Raises UnknownNameError, or DecodeError if it is invalid.
         """
         return read_recipe(find_file("recipe", name, self.recipe_folders))
 
@@ -229,9 +229,9 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:
-    """Return the file of a recipe, or of a site, by its name, or by its own path.
+    """Return the file of a recipe or a site, by its name or by its own path.
 
-    Raises UnknownNameError, or DecodeError for a file whose name is none.
+    Raises UnknownNameError, or DecodeError for a file with an invalid name.
     """
     if name.endswith(".toml"):
         return Path(name)
@@ -245,9 +245,9 @@ def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:
 
 
 def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] = ()) -> Catalogue:
-    """Return the catalogue: `extra_layers`, then the user's folders, then those that come with lumiimg.
+    """Return the catalogue: `extra_layers`, then the user's folders, then those included in lumiimg.
 
-    Raises BadInputError if a folder of `extra_layers` is not there.
+    Raises BadInputError if a folder of `extra_layers` does not exist.
     """
     for folder in extra_layers:
         if not folder.is_dir():
@@ -255,17 +255,17 @@ def open_catalogue(environment: Mapping[str, str], extra_layers: Sequence[Path] 
     return Catalogue(layer_folders=layer_folders(environment, extra_layers), recipe_folders=recipe_folders(environment))
 
 
-# -- images whose names say what they have --
+# -- images whose names say what they contain --
 
 
 def name_of_image(text: str) -> str:
-    """Return what an image is called as a base: by the path of its file, or by its place in a registry."""
+    """Return the name of an image as a base, from the path of its file or its place in a registry."""
     text = Path(text).name.removesuffix(".sif") if text.endswith(".sif") else text.removeprefix("docker.io/")
     return re.sub(r"[/:_]", "-", text)
 
 
 def image_by_name(family: Layer, text: str) -> Layer | None:
-    """Return the base that an image of a family is, by its name alone; None where the name is none of the family's."""
+    """Return the base for an image of a family, by its name alone; None if it is not a name of the family."""
     names, name = family.named, name_of_image(text)
     found = names.pattern.fullmatch(name) if names else None
     if names is None or found is None:
@@ -275,7 +275,7 @@ def image_by_name(family: Layer, text: str) -> Layer | None:
     bootstraps = tuple(Bootstrap(agent, expand(place, groups)) for agent, place in places.items() if place)
     for variant in family.variants:
         if variant.origin in {one.origin for one in bootstraps}:
-            return family.member(variant.name)  # of it more is known
+            return family.member(variant.name)  # more is known about this one
     return structs.replace(
         family,
         name=name,
@@ -290,9 +290,9 @@ def image_by_name(family: Layer, text: str) -> Layer | None:
 
 
 def completed(image: Layer, others: Iterable[Mapping[str, str]]) -> Layer:
-    """Return a base with what follows from its name: of the distribution glibc and Python, of ROCm its RCCL.
+    """Return a base with what follows from its name: from the distribution glibc and Python, from ROCm its RCCL.
 
-    `others` are what other bases have.
+    `others`: the versions of components in other bases.
     """
     has = dict(image.has)
     for other in others:
@@ -300,7 +300,7 @@ def completed(image: Layer, others: Iterable[Mapping[str, str]]) -> Layer:
             has |= {key: other[key] for key in ("glibc", "python") if key in other and key not in has}
         if _series(other.get("rocm")) == _series(has.get("rocm")) is not None and "rccl" in other:
             has.setdefault("rccl", other["rccl"])
-    # what each image with ROCm, or with a plugin, has, in whatever version
+    # what every image with ROCm, or with a plugin, has in some version
     more = {"rccl": "rocm" in has, "net-api": "net-plugin" in image.provides}
     provides = (*image.provides, *(name for name, there in more.items() if there and name not in has))
     return structs.replace(image, has=has, provides=provides)

@@ -1,4 +1,4 @@
-"""What is known of a GPU driver: the releases of ROCm that it serves, each fact with its rank and its date."""
+"""What is known about a GPU driver: the releases of ROCm that it supports, each fact with its rank and its date."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _Kernel = Annotated[str, matching(r"[A-Za-z0-9_.+~-]{1,100}", "a release of a ke
 
 
 class Rank(StrEnum):
-    """How a fact came about, the surest first."""
+    """How a fact was established, most certain first."""
 
     MEASURED = "measured"
     """Seen on a node."""
     PUBLISHED = "published"
-    """By the site, for its own machine: what it ships there is evidence that it runs."""
+    """Published by the site for its own machine: what it ships there is evidence that it runs."""
     ANNOUNCED = "announced"
-    """In words."""
+    """Announced in words."""
     INFERRED = "inferred"
-    """From other facts."""
+    """Inferred from other facts."""
 
     @property
     def strength(self) -> int:
-        """Of two facts, which counts: the larger."""
+        """Precedence: of two facts, the one with the larger value counts."""
         return -list(Rank).index(self)
 
 
@@ -40,7 +40,7 @@ class DriverEvidence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Something that runs, or ran, on the nodes, whatever their driver is."""
 
     rocm: _Release
-    """The release that it has, the known part: `7.2`."""
+    """Its ROCm release, the known part: `7.2`."""
     text: Text
     """What it is, in a few words."""
     rank: Rank = Rank.PUBLISHED
@@ -52,14 +52,14 @@ class DriverEvidence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The GPU driver of the nodes, and the user space that it serves."""
+    """The GPU driver of the nodes, and the user space that it supports."""
 
     name: Text
-    """With its version."""
+    """Name with its version."""
     rocm: Need | None
-    """Releases of ROCm that it serves: `rocm>=6.1,<7.1`."""
+    """Releases of ROCm that it supports: `rocm>=6.1,<7.1`."""
     rank: Rank = Rank.ANNOUNCED
-    """Of this; that of a node's snapshot is `measured`."""
+    """Rank of this fact; that of a node's snapshot is `measured`."""
     evidence: tuple[DriverEvidence, ...] = ()
     """What runs on the nodes, whatever their driver is."""
     source: Text
@@ -67,9 +67,9 @@ class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     date: dt.date
     """When that was looked up, ISO 8601."""
     version: _Version | None = None
-    """By AMD's number, or that of its kernel module: `6.3.60300`, `6.16.13`."""
+    """AMD's version number, or that of its kernel module: `6.3.60300`, `6.16.13`."""
     kernel: _Kernel | None = None
-    """Release of the kernel that it came with, as `uname -r`."""
+    """Release of the kernel that it came with, as printed by `uname -r`."""
 
     def __post_init__(self) -> None:
         is_range = self.rocm is None or (self.rocm.component == "rocm" and bool(self.rocm.versions))
@@ -77,12 +77,12 @@ class SiteDriver(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class DriverRelease(Struct, frozen=True, forbid_unknown_fields=True):
-    """A release of AMD's driver, and what AMD says that it serves."""
+    """A release of AMD's driver, and what AMD says that it supports."""
 
     release: str
-    """As AMD calls it: `30.30`."""
+    """AMD's name for it: `30.30`."""
     modules: tuple[str, ...]
-    """Versions of its kernel module, as `/sys/module/amdgpu/version` has them."""
+    """Versions of its kernel module, as in `/sys/module/amdgpu/version`."""
     rocm: Need
     source: str
 
@@ -97,11 +97,11 @@ def _releases() -> tuple[DriverRelease, ...]:
 
 
 def release_of(module: str) -> DriverRelease | None:
-    """Return the release of the driver by the version of its kernel module."""
+    """Return the release of the driver for a version of its kernel module."""
     return next((one for one in _releases() if module in one.modules), None)
 
 
 def modules_of(version: str) -> tuple[str, ...]:
-    """Return what `/sys/module/amdgpu/version` may say of a driver: the version itself, or that of AMD's release."""
+    """Return what `/sys/module/amdgpu/version` may contain for a driver: its version, or those of AMD's release."""
     of_release = (one.modules for one in _releases() if f"{version}.".startswith(f"{one.release}."))
     return (version, *(module for modules in of_release for module in modules))

@@ -1,4 +1,4 @@
-"""Where layers, recipes and sites lie, and how they are called: light, as each TAB asks for it."""
+"""Where layers, recipes and sites are, and their names; lightweight, because each TAB needs them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _MOST_BYTES = 1 << 20
 
 
 class Glance(NamedTuple):
-    """A base or a layer, by a glance at its layer.toml; nothing is validated."""
+    """A base or a layer from a quick look at its layer.toml; nothing is validated."""
 
     kind: str | None
-    """`base` or `layer`; None where it does not show."""
+    """`base` or `layer`; None if that is not found."""
     folder: Path
-    """Of a member of a family that of the family."""
+    """Its folder; for a member of a family, that of the family."""
     text: str
 
 
 def user_folder(environment: Mapping[str, str]) -> Path:
-    """Return where a user keeps layers, recipes and settings (XDG Base Directory Specification)."""
+    """Return the folder of a user's layers, recipes and settings (XDG Base Directory Specification)."""
     base = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
     return Path(base) / "lumiimg"
 
 
 def shipped_layers() -> Path:
-    """Return the folder of the layers that come with lumiimg; the sources of the probes lie there."""
+    """Return the folder of the layers included in lumiimg; it also contains the sources of the probes."""
     return _shipped("layers")
 
 
@@ -53,12 +53,12 @@ def site_folders(environment: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def file_names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of all recipes, or sites, of some folders."""
+    """Return the names of all recipes or sites in some folders."""
     return sorted({file.stem for folder in folders for file in folder.glob("*.toml")})
 
 
 def glances(folders: Sequence[Path]) -> dict[str, Glance]:
-    """Return all bases and layers by their names, of a family of bases its members; the nearest folder wins."""
+    """Return all bases and layers by their names, for a family of bases its members; the nearest folder wins."""
     found: dict[str, Glance] = {}
     for folder in folders:
         for name, one in _glances(folder):
@@ -71,10 +71,10 @@ def _glances(folder: Path) -> Iterator[tuple[str, Glance]]:
         try:
             text = read_beginning(file, _MOST_BYTES).decode("utf-8", "replace")
         except OSError:
-            text = ""  # who asks for it by name gets the error
+            text = ""  # reading it by its name reports the error
         kind = _KIND.search(text)
         members = _MEMBER.findall(text)
-        if len(members) != text.count("variant"):  # a family can be written in another way, too
+        if len(members) != text.count("variant"):  # there are other ways to write a family
             members = _members(text)
         found = Glance(kind[1] if kind else None, file.parent, text)
         yield from ((name, found) for name in members or [file.parent.name])
@@ -90,6 +90,6 @@ def _members(text: str) -> list[str]:
 
 
 def _shipped(name: str) -> Path:
-    # In the wheel the data lie inside the package; in a checkout, beside it.
+    # In the wheel the data is inside the package; in a checkout, beside it.
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name

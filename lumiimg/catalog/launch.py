@@ -1,4 +1,4 @@
-"""How jobs come to run on a site: partitions, cores near GPUs, and what job scripts set, load and ask for."""
+"""How jobs run on a site: partitions, cores near GPUs, and what job scripts set, load and request."""
 
 from __future__ import annotations
 
@@ -15,112 +15,112 @@ from lumiimg.core.decode import Natural, Positive, PositiveFloat, Text, matching
 from lumiimg.core.text import count
 
 _MOST_CORES, _MOST_GPUS = 4096, 256
-"""Of a node."""
+"""Limits per node."""
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 PARTITION = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
-"""A name of a partition, queue or project: what can stand behind `#SBATCH` and stay one word."""
+"""Pattern of the name of a partition, queue or project that stays one word after `#SBATCH`."""
 _Partition = Annotated[str, matching(PARTITION, "a name of a partition")]
 _Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "a name of a variable")]
 _MpiType = Annotated[str, matching(r"[a-z0-9_]{1,32}", "a value for `srun --mpi=`")]
 ModuleName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,127}", "a name of a module")]
 _Option = Annotated[str, matching(r"-[A-Za-z0-9_.,:=/+@ -]{1,199}", "an option like `-l place=scatter`")]
-"""What a comment of a script hands to a scheduler: a word or two, nothing that a shell or a scheduler would expand."""
+"""An option that a comment in a script passes to a scheduler: a word or two that neither it nor a shell expands."""
 
 
 class Jobs(StrEnum):
-    """For which jobs something is."""
+    """The jobs that something applies to."""
 
     ANY = "any"
     ONE = "one"
-    """Those on one node."""
+    """Jobs on one node."""
     SEVERAL = "several"
-    """Those on several nodes."""
+    """Jobs on several nodes."""
 
     @property
     def note(self) -> str:
-        """For which jobs, as a comment of a shell behind a line; nothing where it is for all."""
+        """The jobs as a comment at the end of a shell line; empty if it applies to all."""
         return {Jobs.ONE: "  # on one node", Jobs.SEVERAL: "  # on several nodes"}.get(self, "")
 
     def fit(self, nodes: int) -> bool:
-        """Whether a job on this number of nodes is one of them."""
+        """Return whether it applies to a job on this number of nodes."""
         return self is not (Jobs.SEVERAL if nodes == 1 else Jobs.ONE)
 
 
 class _Reasoned(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     because: Text
-    """Why, and what follows."""
+    """The reason, and the consequences."""
     source: Text
-    """Where that is from."""
+    """Where that comes from."""
 
 
 class SiteModule(_Reasoned, frozen=True, kw_only=True):
     """A module that job scripts load there."""
 
     name: ModuleName
-    """For `module load`."""
+    """Name for `module load`."""
 
 
 class SiteOption(_Reasoned, frozen=True, kw_only=True):
-    """An option of the scheduler that jobs want there: `-l place=scatter`."""
+    """A scheduler option that jobs there should use: `-l place=scatter`."""
 
     value: _Option
-    """As the scheduler takes it."""
+    """The option as the scheduler accepts it."""
     nodes: Jobs
-    """For which jobs it is."""
+    """Jobs that it applies to."""
 
 
 class SiteVariable(_Reasoned, frozen=True, kw_only=True):
-    """A variable of the environment for jobs there, and why."""
+    """An environment variable for jobs there, and the reason."""
 
     name: _Variable
-    """Of the variable."""
+    """Name of the variable."""
     value: Text
-    """As a shell reads it; may name other variables."""
+    """Value as a shell reads it; may refer to other variables."""
     given: tuple[Need, ...] = ()
-    """Only where the image has these. As `name>=1.2`."""
+    """Only if the image has these. As `name>=1.2`."""
     unless: tuple[Need, ...] = ()
-    """Not where the image has these. As `name>=1.2`."""
+    """Not if the image has these. As `name>=1.2`."""
     nodes: Jobs = Jobs.ANY
-    """For which jobs it is."""
+    """Jobs that it applies to."""
     ranks: bool = False
     """Whether it is only for programs whose ranks the scheduler starts, one per GPU."""
     folder: Text | None = None
-    """To be made before the program starts, as a shell reads it."""
+    """Folder to create before the program starts, as a shell reads it."""
 
 
 class MeasuredVariable(_Reasoned, frozen=True, kw_only=True):
-    """A variable that was tried there, and did nothing, or harm."""
+    """A variable that was tried there and had no effect, or a harmful one."""
 
     name: _Variable
-    """Of the variable."""
+    """Name of the variable."""
     value: Text | None = None
-    """As it was tried; null: any."""
+    """Value that was tried; null: any."""
     effect: Literal["inert", "harmful"]
-    """What was seen."""
+    """Observed effect."""
     date: dt.date
     """When that was looked up, ISO 8601."""
 
 
 class SiteAdvice(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What somebody who builds images there, or runs them, should know."""
+    """What anyone who builds or runs images there should know."""
 
     text: Text
-    """For a person."""
+    """Text for users."""
     job: bool = False
-    """Whether job scripts say it, too."""
+    """Whether job scripts include it, too."""
     source: Text
-    """Where that is from."""
+    """Where that comes from."""
 
 
 class SiteMpi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the scheduler starts MPI programs: the value of `srun --mpi=`; None where it is not known to have one."""
+    """How the scheduler starts MPI programs: the value of `srun --mpi=`; None if no value is known."""
 
     own: _MpiType | None = None
-    """For an MPICH of the image's own."""
+    """Value for the image's own MPICH."""
     open: _MpiType | None = None
-    """For an Open MPI of the image's own."""
+    """Value for the image's own Open MPI."""
     host: _MpiType | None = None
-    """For the machine's own MPI."""
+    """Value for the machine's own MPI."""
     source: Text
 
 
@@ -128,26 +128,26 @@ class TimeLimit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The time limit of jobs by their size."""
 
     nodes: Positive
-    """Up to this number of nodes,"""
+    """The largest number of nodes for which it applies."""
     hours: PositiveFloat
-    """so long."""
+    """The longest that such a job may run."""
 
 
 class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A queue of the site's scheduler for nodes with GPUs."""
 
     name: _Partition
-    """Of the scheduler."""
+    """Name in the scheduler."""
     nodes: Positive
-    """The most that one job may have."""
+    """The maximum number of nodes per job."""
     least_nodes: Positive = 1
-    """The fewest that one job may have."""
+    """The minimum number of nodes per job."""
     hours: PositiveFloat
-    """The longest that one job may run."""
+    """The longest that a job may run."""
     steps: tuple[TimeLimit, ...] = field(name="step", default=())
-    """Longest times by the number of nodes, where they differ."""
+    """Time limits by number of nodes, if they differ."""
     whole_nodes: bool = False
-    """Whether a job has its nodes for itself: only then is it known which cores and GPUs it gets."""
+    """Whether a job has its nodes to itself: only then is it known which cores and GPUs it gets."""
     debug: bool = False
     """Whether it is for tests."""
     source: Text
@@ -161,7 +161,7 @@ class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def limits(self) -> str:
-        """What a job may have, in words."""
+        """Limits of a job, in words."""
         least = f"{self.least_nodes} to" if self.least_nodes > 1 else "up to"
         whole = ", whole nodes" if self.whole_nodes else ""
         steps = "".join(f"; {step.hours:g} h up to {count(step.nodes, 'node')}" for step in self.steps)
@@ -170,7 +170,7 @@ class SitePartition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         )
 
     def hours_for(self, nodes: int) -> float:
-        """Return the longest time, in hours, of a job of `nodes` nodes."""
+        """Return the time limit, in hours, of a job on `nodes` nodes."""
         return next((step.hours for step in self.steps if nodes <= step.nodes), self.hours)
 
 
@@ -181,7 +181,7 @@ class Cores(tuple[int, ...]):
 
     @classmethod
     def decoded(cls, value: object) -> Cores:
-        """Return the numbers. Raises ValueError."""
+        """Parse the numbers. Raises ValueError."""
         cores: list[int] = []
         for part in text_of(value).split(","):
             found = _RANGE.fullmatch(part)
@@ -193,26 +193,26 @@ class Cores(tuple[int, ...]):
 
 
 class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which cores are near which GPU, on a node that a job has for itself."""
+    """Which cores are near which GPU, on a node that a job has to itself."""
 
     cores: Annotated[int, Meta(gt=0, le=_MOST_CORES, description=f"a number of cores, {_MOST_CORES} at most,")]
-    """Of a node, without SMT."""
+    """Cores of a node, without SMT."""
     group: Positive
-    """Cores of one group, which lie together: a CCD of AMD's processors, a whole processor of Aurora's."""
+    """Number of adjacent cores that form a group: a CCD of AMD's processors, a whole processor of Aurora's."""
     reserved: tuple[Natural, ...] = ()
-    """Cores that the system keeps for itself."""
+    """Cores reserved for the system."""
     near: Annotated[
         tuple[Natural, ...],
         Meta(min_length=1, max_length=_MOST_GPUS, description="the group of cores nearest to each GPU"),
     ]
-    """The group that is nearest to each GPU, by its number."""
+    """Number of the group nearest to each GPU."""
     gpus_of_group: Positive = 1
-    """GPUs that share a group; each has an equal part of its cores, in their order."""
+    """Number of GPUs that share a group; each has an equal part of its cores, in their order."""
     spared: Cores = Cores()
-    """Cores that jobs of a framework leave to its helpers; what for says `spared_for`."""
+    """Cores that jobs of a framework leave to its helpers; `spared_for` says for what."""
     spared_for: str = ""
     memory_gib: Positive | None = None
-    """Of a node, that jobs can have; None where it is not known."""
+    """Memory of a node that jobs can have; None if it is not known."""
     source: Text
 
     def __post_init__(self) -> None:
@@ -238,7 +238,7 @@ class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def cores_near(self, gpu: int, *, sparing: bool = False) -> tuple[int, ...]:
         """Return the cores of a GPU that jobs can use, without those of its neighbours in the group.
 
-        `sparing`: without the cores that are left to the framework's helpers, too.
+        `sparing`: also without the cores that are left to the framework's helpers.
         """
         taken = {*self.reserved, *(self.spared if sparing else ())}
         first = self.near[gpu] * self.group

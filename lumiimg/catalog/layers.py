@@ -20,11 +20,11 @@ from lumiimg.core.decode import AnyText, DecodeError, Sha256, Text, matching, re
 
 Reach = Literal["documented", "resolved", "rehearsed", "built", "run"]
 Status = Reach | Literal["read", "derived"]
-"""How far something was tried (ledger.py), or how what is known of it was found."""
+"""How far something was tried (ledger.py), or how the facts about it were obtained."""
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 OWN_FILES = ("layer.toml", "post.sh", "test.sh")
-"""What the folder of a layer has under these names is never a file for its script, or shared."""
+"""Files with these names in the folder of a layer are never files for its script, and never shared."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SCRIPT_LIMIT_BYTES = 256 * 1024
 AGENTS = ("debootstrap", "docker", "localimage")
@@ -38,9 +38,9 @@ _File = Annotated[
 ]
 _Variable = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable")]
 _Package = Annotated[str, matching(r"[a-z0-9][a-z0-9+.-]{0,99}", "a name of a package")]
-"""Of Debian; debootstrap takes no option for one."""
+"""A Debian package; debootstrap cannot mistake its name for an option."""
 _SUITE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
-"""debootstrap runs its script of that name: no path, no option."""
+"""Name of a suite: debootstrap runs its script of that name, so it must not be a path or an option."""
 _Agent = Annotated[str, matching("|".join(AGENTS), f"one of {', '.join(AGENTS)}")]
 _ArgumentName = Annotated[
     str,
@@ -55,7 +55,7 @@ class Argument(Struct, frozen=True, forbid_unknown_fields=True):
     """A value that the user can set, and that post.sh gets as a variable."""
 
     default: AnyText
-    """Value where none is given."""
+    """Value if none is given."""
     help: Text
     """What it does."""
     pattern: re.Pattern[str] | None = None
@@ -65,15 +65,15 @@ class SourceEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """`[sources.NAME]` of a layer.toml. `{NAME}` in url, file and key stands for an argument."""
 
     url: str = ""
-    """Where it is fetched; may hold the layer's arguments."""
+    """URL that it is fetched from; may contain the layer's arguments."""
     file: Text
     key: str = ""
     sha256: Mapping[str, Sha256] = {}
-    """In hexadecimal, by the version that it is of."""
+    """Hexadecimal digests by the version that they belong to."""
     optional: bool = False
-    """Whether it has no address, and is there only where the user gives it."""
+    """Whether it has no URL, and is available only if the user supplies it."""
     requirements: tuple[str, ...] = ()
-    """Files in it that say what it requires of Python, by their paths below its top folder."""
+    """Files in it that list its Python requirements, as paths below its top folder."""
     source: Text
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class LayerSource(SourceEntry, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """How post.sh gets the path."""
+        """Variable in which post.sh gets the path."""
         return "SOURCE_" + re.sub(r"[.-]", "_", self.name).upper()
 
 
@@ -98,7 +98,7 @@ class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
     """One way to get a base: the header of its definition file."""
 
     agent: _Agent
-    """`debootstrap`, `docker`, `localimage`; of an image of the user's any that reads it."""
+    """`debootstrap`, `docker`, `localimage`; for an image of the user's, any that reads it."""
     origin: Text = field(name="from")
     """The suite, the image reference, or the path of a file."""
     mirror: str | None = None
@@ -118,22 +118,22 @@ class Variant(Bootstrap, frozen=True, kw_only=True):
 
 
 class ImageNames(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the images of a family are called; in the texts `{rocm}` stands for the group of the pattern."""
+    """How the images of a family are named; in the texts `{rocm}` stands for the group of the pattern."""
 
     pattern: re.Pattern[str]
-    """Of what an image is called as a base (catalogue.py): `-` is there for `/`, `:` and `_`."""
+    """Pattern of an image's name as a base (catalogue.py), in which `-` replaces `/`, `:` and `_`."""
     summary: Text
     has: Mapping[str, Text] = {}
     """Versions by component."""
     file: Annotated[str, matching(r"/[^*]+", "an absolute path")] | None = None
-    """Where such an image lies on the machine that it is for."""
+    """Path of such an image on the machine that it is for."""
     tag: str | None = None
-    """Where it is in a registry."""
+    """Its place in a registry."""
     known: tuple[_Name, ...] = ()
-    """Images that were seen, as bases."""
+    """Images that were seen, by their names as bases."""
     source: Text
     date: dt.date
-    """When names were last looked at."""
+    """When names were last checked."""
 
     def __post_init__(self) -> None:
         texts = {"summary": self.summary, "file": self.file or "", "tag": self.tag or ""}
@@ -143,16 +143,16 @@ class ImageNames(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class KnownTrouble(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A combination that is known to give trouble."""
+    """A combination that is known to cause trouble."""
 
     given: tuple[Need, ...] = ()
-    """All of these must hold of the stack."""
+    """Needs that the stack must all satisfy."""
     unless: tuple[Need, ...] = ()
-    """And none of these."""
+    """Needs of which the stack must satisfy none."""
     outcome: Literal["refused", "warning"]
-    """Whether it cannot work at all."""
+    """`refused` if it cannot work at all."""
     rule: Literal["glibc-gate", "driver-window", "plugin-abi", "fabric", "torch", "layers"]
-    """By which a refusal is named."""
+    """The rule that a refusal names."""
     because: Text
     source: Text
 
@@ -168,11 +168,11 @@ class LayerEnvironment(Struct, frozen=True, forbid_unknown_fields=True):
     set: Mapping[_Variable, Text] = {}
     """Variables that are set."""
     prepend: Mapping[_Variable, Text] = {}
-    """Variables that something is put in front of."""
+    """Variables that a value is prepended to."""
 
 
 class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a layer.toml says, and a layer has as it stands."""
+    """The facts in a layer.toml that a layer has unchanged."""
 
     summary: Text
     """One sentence."""
@@ -181,37 +181,37 @@ class LayerFacts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     date: dt.date
     """When that was looked up, ISO 8601."""
     requires: tuple[Need, ...] = ()
-    """What must be below it. As `name>=1.2`."""
+    """What must be below it, as `name>=1.2`."""
     provides: tuple[str, ...] = ()
-    """Components that it brings without a version."""
+    """Components that it provides without a version."""
     has: Mapping[str, Text] = {}
-    """Versions of components that it brings, by component; `{NAME}` stands for an argument."""
+    """Versions of components that it provides, by component; `{NAME}` stands for an argument."""
     conflicts: tuple[str, ...] = ()
     """Layers that it cannot be built with."""
     releases: tuple[Release, ...] = field(name="release", default=())
-    """The one to prefer first; empty where there is only the one that the arguments name."""
+    """Releases, preferred one first; empty if there is only the one that the arguments name."""
     unlisted: IndexRule | None = None
-    """How others are read."""
+    """How releases that are not listed are read."""
     troubles: tuple[KnownTrouble, ...] = field(name="trouble", default=())
     from_source: Literal["minutes", "hours"] | None = None
-    """How long it takes where the release has no wheels; null: not known."""
+    """How long it takes to build if the release has no wheels; null: not known."""
     packages: tuple[str, ...] = ()
-    """What post.sh needs of a Python package index where the release has no wheels: requirements, as in PEP 508."""
+    """Requirements (PEP 508) of post.sh that come from a Python package index if the release has no wheels."""
     arguments: Mapping[_ArgumentName, Argument] = {}
-    """By name (`--arg LAYER.NAME=VALUE`)."""
+    """Arguments by name (`--arg LAYER.NAME=VALUE`)."""
     environment: LayerEnvironment = LayerEnvironment()
-    """What it does to the environment of the image."""
+    """Its changes to the environment of the image."""
     bootstraps: tuple[Bootstrap, ...] = field(name="bootstrap", default=())
     variants: tuple[Variant, ...] = field(name="variant", default=())
-    """Of a family of bases: its members, which have names of their own."""
+    """For a family of bases: its members, which have names of their own."""
     named: ImageNames | None = None
-    """Of a family of bases: how images are called that are members without a word here."""
+    """For a family of bases: the names of images that are members without being listed."""
     include: tuple[_Package, ...] = ()
-    """Of a base: packages that debootstrap brings along, and that post.sh has as INCLUDE."""
+    """For a base: packages that debootstrap installs too, and that post.sh gets as INCLUDE."""
 
 
 class _LayerFile(LayerFacts, frozen=True, kw_only=True):
-    """A layer.toml, checked for all that its keys say together."""
+    """A layer.toml, with the checks that concern several of its keys."""
 
     kind: Literal["base", "layer"]
     files: tuple[_File, ...] = ()
@@ -233,7 +233,7 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
         refuse(faults | self._faults_of_texts() | self._faults_of_releases())
 
     def _faults_of_texts(self) -> dict[str, str | None]:
-        """Return what is wrong with texts in which {NAME} stands for an argument, by key; None where nothing is."""
+        """Return what is wrong with texts in which {NAME} stands for an argument, by key; None if nothing is."""
         faults = faults_of_versions(self.has, self.arguments)
         for at, variant in enumerate(self.variants):
             of_variant = faults_of_versions(variant.has, self.arguments)
@@ -272,14 +272,14 @@ class Layer(LayerFacts, frozen=True, kw_only=True):
     folder: Path
     """Where its files are."""
     staged: Mapping[str, Path] = {}
-    """Files that post.sh finds in $LAYER_FILES, by their names there: its own, and those that it shares with others."""
+    """Files that post.sh finds in $LAYER_FILES, by their names there: its own, and those shared with other layers."""
     sources: tuple[LayerSource, ...] = ()
     by_name: bool = False
-    """Whether what it has was read in its name alone."""
+    """Whether its components were derived from its name alone."""
     post: str = ""
     test: str | None = None
     is_foreign: bool = False
-    """An image of somebody's, read: it is in no catalogue, and `folder` is its own path."""
+    """Whether it is a third-party image that was read: it is not in a catalogue, and `folder` is its own path."""
 
     @property
     def kind(self) -> Literal["base", "layer"]:
@@ -292,7 +292,7 @@ class Layer(LayerFacts, frozen=True, kw_only=True):
         return bool(self.bootstraps or self.variants)
 
     def sources_of(self, release: Release | None) -> tuple[LayerSource, ...]:
-        """Return the archives that a release is built from; all where there is none."""
+        """Return the archives that a release is built from; all if there is no release."""
         return tuple(one for one in self.sources if release is None or one.name not in release.unused)
 
     def needs_of(self, release: Release | None) -> tuple[Need, ...]:
@@ -300,7 +300,7 @@ class Layer(LayerFacts, frozen=True, kw_only=True):
         return (*self.requires, *(release.requires if release else ()))
 
     def has_of(self, release: Release | None) -> dict[str, str]:
-        """Return the versions of components that it brings in a release; they may name arguments."""
+        """Return the versions of components that it provides in a release; they may contain arguments."""
         return {**self.has, **(release.has if release else {})}
 
     def member(self, name: str) -> Layer:
@@ -348,7 +348,7 @@ def read_layer(folder: Path) -> Layer:
 
 
 def own_values(layer: Layer, release: Release | None) -> dict[str, str]:
-    """Return the values of a layer's arguments where nobody gives others: the release's, then the layer's."""
+    """Return the default values of a layer's arguments: the release's, then the layer's."""
     values = {name: argument.default for name, argument in layer.arguments.items()}
     if release is not None:
         values |= {"VERSION": release.version, **release.arguments}
@@ -356,13 +356,13 @@ def own_values(layer: Layer, release: Release | None) -> dict[str, str]:
 
 
 def _shared(folder: Path, name: str) -> Path:
-    """Return a file that layers share: of the folder `lib` beside the layer, or of the one that comes with lumiimg."""
+    """Return a file that layers share: from the folder `lib` beside the layer, or from the one included in lumiimg."""
     own_library = folder.parent / "lib" / name
     return own_library if os.path.lexists(own_library) else shipped_layers() / "lib" / name
 
 
 def _file_fault(place: Path, folder: Path) -> str | None:
-    """Return why a file is none of a layer. A link could lead to a file of the user's, which would be in the image."""
+    """Return why a file cannot belong to a layer. A link could put a file of the user into the image."""
     what = place.name if place.parent == folder else f"{place.name} of `lib`"
     if place.parent != folder and place.parent.is_symlink():
         return f"{what} is reached by a link: {place.parent}"

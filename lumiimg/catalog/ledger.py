@@ -1,8 +1,8 @@
-"""How far each base and each release of a layer was tried: `ledger.toml`, which only the programs that try them write.
+"""How far each base and each release of a layer was tried: `ledger.toml`, written only by the programs that try them.
 
-An entry holds the digest of what was tried, and counts as long as that is what the catalogue has. After a change, and
-for a layer of a user's own by the same name, it says nothing. People wrote such a word by hand once: it stayed when a
-script changed, and every release of vLLM that had it failed in the package index.
+An entry contains the digest of what was tried, and counts while the catalogue matches it. It says nothing after
+a change, or about a user's own layer of the same name. The status was once written by hand: it remained when a script
+changed, and every release of vLLM that had it failed in the package index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lumiimg.core.decode import Text, matching, read_toml, read_whole, refuse
 
 LEDGER = Path(__file__).with_suffix(".toml")
 REACHES: tuple[Reach, ...] = get_args(Reach)
-"""In their order. `documented` has no entry: it is what is known of any row."""
+"""All of them, in order. `documented` has no entry: it is what is known about any row."""
 MEANING: Mapping[Reach, str] = {
     "documented": "from published documents",
     "resolved": "Python packages fit together",
@@ -34,7 +34,7 @@ MEANING: Mapping[Reach, str] = {
 }
 LEGEND = "; ".join(f"{word}: {meaning}" for word, meaning in MEANING.items())
 _FILE_LIMIT_BYTES = 16 << 20
-"""Of a layer's file: larger than any that was tried."""
+"""Size limit of a layer's file: larger than any that was tried."""
 
 
 _Count = Annotated[int, Meta(ge=0)]
@@ -44,9 +44,9 @@ class LedgerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the ledger."""
 
     name: Text
-    """Of the base, as `--base` takes it, or of the layer."""
+    """Name of the base, as for `--base`, or of the layer."""
     release: str
-    """Empty for a base, and for a layer without releases."""
+    """Release of the layer; empty for a base, and for a layer without releases."""
     reach: Reach
     """How far it got."""
     content: Annotated[str, matching("[0-9a-f]{16}", "the first 16 hexadecimal digits of a digest")]
@@ -56,11 +56,11 @@ class LedgerEntry(Struct, frozen=True, forbid_unknown_fields=True):
     how: Text
     """How it was tried, with all stand-ins, in one line."""
     download_bytes: _Count | None = None
-    """Of the archives and wheels that were fetched for it; null: it was not measured."""
+    """Size of the archives and wheels that were fetched for it; null: not measured."""
     size_bytes: _Count | None = None
-    """Of what it came to, as a squashfs; null: it was not measured."""
+    """Size of the result, as a squashfs; null: not measured."""
     seconds: Annotated[float, Meta(ge=0)] | None = None
-    """By the clock, that building it took, on two cores unless stated otherwise; null: it was not measured."""
+    """Wall-clock time of the build, on two cores unless stated otherwise; null: not measured."""
 
     def __post_init__(self) -> None:
         refuse({"reach": self.reach == REACHES[0] and f"is {self.reach!r}, which needs no entry"})
@@ -76,13 +76,13 @@ def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
 
 
 def fingerprint(layer: Layer, release: Release | None, reach: str) -> str:
-    """Return the digest of what a trial of a base (a member of its family) or of one release of a layer is about.
+    """Return the digest of what a trial of a base (a member of its family) or of one release of a layer covers.
 
-    For `resolved` that is what decides which Python packages there are. For the rest it is also the scripts, the files,
-    the archives, the environment and what a base starts from. Prose, what a layer is good for (`provides`,
-    `conflicts`), its other releases and its known troubles do not count.
+    For `resolved` it covers what decides which Python packages there are. Otherwise also the scripts, the files, the
+    archives, the environment and what a base starts from. Prose, what a layer is good for (`provides`, `conflicts`),
+    its other releases and its known troubles do not count.
 
-    Raises DecodeError where a file cannot be read.
+    Raises DecodeError if a file cannot be read.
     """
     values, sources = own_values(layer, release), layer.sources_of(release)
     facts: dict[str, Any] = {
@@ -118,7 +118,7 @@ def _made_from(source: LayerSource, values: Mapping[str, str]) -> list[str | boo
 def trials_of(layer: Layer, release: Release | None) -> Iterator[LedgerEntry]:
     """Yield the entries that count for a base (a member of its family), or for one release of a layer.
 
-    Raises DecodeError where a file of the layer cannot be read.
+    Raises DecodeError if a file of the layer cannot be read.
     """
     for trial in _by_name(LEDGER).get(layer.name, ()):
         same = trial.release == (release.version if release else "")
@@ -127,7 +127,7 @@ def trials_of(layer: Layer, release: Release | None) -> Iterator[LedgerEntry]:
 
 
 def rows_of(layer: Layer) -> Iterator[tuple[Layer, Release | None]]:
-    """Yield what can be tried of a layer: each member of a family, each release, or the one that it is."""
+    """Yield what can be tried of a layer: each member of a family, each release, or the layer itself."""
     if layer.variants:
         yield from ((layer.member(variant.name), None) for variant in layer.variants)
     else:
@@ -140,7 +140,7 @@ def all_trials(layer: Layer) -> tuple[LedgerEntry, ...]:
 
 
 def status_of(layer: Layer, release: Release | None = None) -> Status:
-    """Return how far a base or a layer was tried, in one release; of one without a row how it was found.
+    """Return how far a base or a layer was tried, in one release; for one without a row, how its facts were obtained.
 
     Raises as `trials_of`.
     """
@@ -150,7 +150,7 @@ def status_of(layer: Layer, release: Release | None = None) -> Status:
 
 
 def furthest(trials: Iterable[LedgerEntry]) -> Reach:
-    """Return how far what is tried got, at the most."""
+    """Return the furthest that any of the trials got."""
     return max((trial.reach for trial in trials), key=REACHES.index, default=REACHES[0])
 
 

@@ -1,4 +1,4 @@
-"""What a layer asks of the stack below it: a component, with or without versions: `rccl`, `torch>=2.7,<2.10`."""
+"""What a layer requires of the stack below it: a component, with or without versions: `rccl`, `torch>=2.7,<2.10`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 NO_VERSION = Version("0")
-"""Older than any."""
+"""Older than any other version."""
 NOT_PYTHON = frozenset(
     ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
 ) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
-"""Components that are neither Python distributions nor systems, whatever one is called."""
+"""Components that are neither Python distributions nor systems, even if one of these has the same name."""
 _LIMIT = 300
-"""Characters of a need; a version of thousands of digits is none."""
+"""Maximum length of a need, in characters; a version with thousands of digits is not valid."""
 
 
 class Need(str):
-    """One component, by the name that bases and layers give it; as a text `name>=1.2`, the lower bound first."""
+    """One component, by its name in bases and layers; as a text `name>=1.2`, the lower bound first."""
 
     __slots__ = ("component", "versions")
 
@@ -33,7 +33,7 @@ class Need(str):
     versions: SpecifierSet
 
     def __new__(cls, component: str, versions: SpecifierSet) -> Self:
-        """Make a need of its parts."""
+        """Create a need from its parts."""
         parts = sorted(map(str, versions), key=lambda part: (part.startswith("<"), part))
         made = super().__new__(cls, f"{component}{','.join(parts)}")
         made.component, made.versions = component, versions
@@ -41,11 +41,11 @@ class Need(str):
 
     @classmethod
     def decoded(cls, value: object) -> Need:
-        """Return the need that a file has as a text. Raises ValueError."""
+        """Return the need that a file contains as a text. Raises ValueError."""
         return _read(text_of(value))
 
     def holds_for(self, version: str | None) -> bool | None:
-        """Return whether a version will do; None where one is asked for and the component's is not known."""
+        """Return whether a version satisfies it; None if one is required and the component's is not known."""
         if not self.versions:
             return True
         if version is None:
@@ -56,7 +56,7 @@ class Need(str):
 
 @lru_cache(4096)
 def _read(text: str) -> Need:
-    """Return a need; the same few stand in many layers."""
+    """Return a need; cached, as the same few are in many layers."""
     try:
         requirement = Requirement(text[:_LIMIT])
     except InvalidRequirement as error:
@@ -69,7 +69,7 @@ def _read(text: str) -> Need:
 
 @lru_cache(4096)
 def version_of(text: str | None) -> Version | None:
-    """Return a version that others can be compared with (PEP 440); None for what is not one."""
+    """Return a version that others can be compared with (PEP 440); None if it is not one."""
     if text is None or len(text) > _LIMIT:
         return None
     try:
@@ -79,7 +79,7 @@ def version_of(text: str | None) -> Version | None:
 
 
 def exact_version(wanted: SpecifierSet) -> Version | None:
-    """Return the one version that is wanted, as in `==5.1`; None for a range, as in `==5.*`."""
+    """Return the one version that is required, as in `==5.1`; None for a range, as in `==5.*`."""
     found = [spec.version for spec in wanted if spec.operator in {"==", "==="} and "*" not in spec.version]
     return version_of(found[0]) or NO_VERSION if len(found) == 1 else None
 

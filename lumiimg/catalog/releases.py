@@ -1,6 +1,6 @@
-"""Releases of a layer: the rows of its layer.toml, the rule for those without one, and the texts both may hold.
+"""Releases of a layer: the rows of its layer.toml, the rule for those without a row, and the templates in both.
 
-In such a text `{NAME}` stands for the value of an argument, or of a fact (docs/extend/layer.md).
+In a template `{NAME}` stands for the value of an argument, or of a fact (docs/extend/layer.md).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _Pin = Annotated[str, matching(PIN.pattern, "a distribution in one version, such
 _Project = Annotated[str, matching(r"[a-z0-9]+(-[a-z0-9]+)*", "a project as PEP 503 writes it, such as 'flash-attn',")]
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 METADATA = "METADATA"
-"""What a wheel says of itself, as the name of a file that a fact is read from."""
+"""The metadata of a wheel, as the name of a file that a fact is read from."""
 PROJECT, FILE = "project", "file"
-"""The name of the project, and that of the file, as such files."""
+"""The name of the project, and that of the file, as the names of such files."""
 _ARGUMENT = "an argument of this layer"
 _NET_APIS, _NET_API = frozenset({"net-api", "net-api-oldest"}), re.compile(r"[0-9]{1,2}")
 
@@ -35,19 +35,19 @@ def expand(template: str, values: Mapping[str, str]) -> str:
 
 
 def placeholders(template: str) -> list[str]:
-    """Return the names that stand in a template."""
+    """Return the names in a template."""
     return _PLACEHOLDER.findall(template)
 
 
 def unknown_placeholder(template: str, names: Collection[str], what: str = _ARGUMENT) -> str | None:
-    """Return what is wrong with a template that holds another name; None where it holds only known ones."""
+    """Return what is wrong with a template that contains an unknown name; None if it contains only known ones."""
     found = next((name for name in placeholders(template) if name not in names), None) if "{" in template else None
     known = ", ".join(f"{{{one}}}" for one in names) or "none"
     return None if found is None else f"holds {{{found}}}, which is not {what}; known: {known}"
 
 
 def faults_of_versions(has: Mapping[str, str], arguments: Collection[str]) -> dict[str, str | None]:
-    """Return what is wrong with versions by component, in a layer that has these arguments; None where nothing is."""
+    """Return what is wrong with versions by component, in a layer that has these arguments; None if nothing is."""
     what = "the number of an API of RCCL's net plugins is needed: '12'"
     return {
         f"has.{name}": f"is {text!r}; {what}"
@@ -58,68 +58,68 @@ def faults_of_versions(has: Mapping[str, str], arguments: Collection[str]) -> di
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One version of what a layer puts in, with what only this version needs and has."""
+    """One version of what a layer installs, with what only this version needs and has."""
 
     version: Text
-    """Of it."""
+    """Its version."""
     date: dt.date | None = None
-    """When it was uploaded, ISO 8601; null where the index does not say."""
+    """When it was uploaded, ISO 8601; null if the index does not say."""
     requires: tuple[Need, ...] = ()
-    """What must be below it. As `name>=1.2`."""
+    """What must be below it, as `name>=1.2`."""
     expects: tuple[Need, ...] = ()
-    """What its own project builds it with: another is refused, and one that is not known is a doubt."""
+    """What its own project builds it with: another version is refused, and an unknown one is a doubt."""
     has: Mapping[str, Text] = {}
-    """Versions of components that it brings, by component."""
+    """Versions of components that it provides, by component."""
     arguments: Mapping[str, AnyText] = {}
-    """Values of the layer's arguments that belong to it."""
+    """The values that it sets for the layer's arguments."""
     wheels: tuple[_Pin, ...] = ()
     """Python distributions, each pinned: `torch==2.9.1+rocm6.4`."""
     indexes: tuple[str, ...] = ()
-    """Where they are looked for, each project in the first that has it; none: where their requirements are."""
+    """Indexes to search for them, each project in the first that has it; none: where their requirements are."""
     beside: tuple[_Project, ...] = ()
-    """Projects that come from the same indexes where these have them, in the versions that the pinned ones require."""
+    """Projects taken from the same indexes if these have them, in the versions that the pinned ones require."""
     without: tuple[str, ...] = ()
-    """Python distributions that are left out, whoever requires them."""
+    """Python distributions that are left out, even if others require them."""
     unused: tuple[str, ...] = ()
     """Sources of the layer that it is not built from."""
     doubts: tuple[str, ...] = ()
-    """Doubts from when it was read, each a clause."""
+    """Doubts from reading it, each a clause."""
     source: Text
     """What was read."""
     read: dt.date | None = None
     """The day on which it was read, ISO 8601."""
     derived: str | None = None
-    """The release whose facts were taken for it, as its own could not be read."""
+    """The release whose facts were used for it, because its own could not be read."""
 
     @property
     def own_torch(self) -> str | None:
-        """The version of torch that is among its wheels; None: none is."""
+        """The version of torch among its wheels; None if there is none."""
         return dict(self._pins()).get("torch")
 
     def other_than_named(self, layer: str) -> str | None:
-        """Return what its texts say it has of the layer itself, where that is not a build of this release."""
+        """Return the version of the layer itself that its texts state, if that is not a build of this release."""
         versions = filter(None, (self.has.get(layer), dict(self._pins()).get(layer)))
         return next((version for version in versions if not _is_release(version, self.version)), None)
 
     @property
     def is_unlisted(self) -> bool:
-        """Whether nobody wrote it down: it was read, or derived."""
+        """Whether it has no row in a file: it was read, or derived."""
         return self.read is not None or self.derived is not None
 
     def _pins(self) -> Iterator[tuple[str, str]]:
-        """Yield the wheels that are pinned, by their projects as PEP 503 writes them, with versions."""
+        """Yield (project, in the spelling of PEP 503, version) for each wheel that is pinned."""
         for pin in self.wheels:
             name, _, version = pin.partition("==")
             yield canonicalize_name(name.partition("[")[0]), version
 
     def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
-        """Return what is wrong with it in a layer that has these arguments, by key; None where nothing is."""
+        """Return what is wrong with it in a layer that has these arguments, by key; None if nothing is."""
         unknown = self.arguments.keys() - {*arguments}
         unknown_arguments = {f"arguments.{name}": f"is not {_ARGUMENT}" for name in unknown}
         return faults_of_versions(self.has, arguments) | unknown_arguments | self._contradictions()
 
     def _contradictions(self) -> dict[str, str | None]:
-        """Return what no image can hold together: by the key that names the version, the reason."""
+        """Return the contradictions that no image can satisfy: the reasons, by the key that names the version."""
         found: dict[str, str | None] = {}
         pins: dict[str, str] = {}
         for name, version in self._pins():
@@ -139,25 +139,25 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _is_release(version: str, release: str) -> bool:
-    """Whether a version is a build of a release: 0.9.2.post1 of 0.9.2, 2.9.1+rocm6.4 of 2.9.1."""
+    """Return whether a version is a build of a release: 0.9.2.post1 of 0.9.2, 2.9.1+rocm6.4 of 2.9.1."""
     build, wanted = version_of(version), version_of(release)
     return build is None or wanted is None or build == wanted or build.base_version == wanted.public
 
 
 def _is_possible(versions: SpecifierSet) -> bool:
-    """Whether any version fits: one that is named, the next after it, or one below all."""
+    """Return whether any version fits: one that is named, the next after it, or one below all."""
     named = {text for spec in versions if (text := spec.version.removesuffix(".*"))}
     tried = {"0", *named, *(f"{text.partition('+')[0]}.1" for text in named)}
     return any(versions.contains(text, prereleases=True) for text in tried if version_of(text))
 
 
 class IndexFact(Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that a file of a release says."""
+    """A value that is read from a file of a release."""
 
     name: Annotated[str, matching(r"[a-z][a-z0-9-]{0,31}", "a name of lower-case letters, digits and dashes")]
-    """How the templates of the table name it."""
+    """Its name in the templates of the table."""
     files: tuple[str, ...]
-    """The first that says it counts: paths below the top folder of a source archive, METADATA, project or file."""
+    """Files to read, of which the first with a value counts: paths in a source archive, METADATA, project or file."""
     pattern: re.Pattern[str]
     """Its first group is the value; of several versions the oldest counts."""
 
@@ -166,13 +166,13 @@ class IndexFact(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IndexRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rule by which a release without a row is read. Texts may hold {VERSION}, {FOUND} and each fact."""
+    """The rule by which a release without a row is read. Texts may contain {VERSION}, {FOUND} and each fact."""
 
     read: Literal["metadata", "sdist", "local-version"]
     projects: Annotated[tuple[str, ...], Meta(min_length=1, description="one project at least")]
-    """Of a package index. Each that has the version makes one release."""
+    """Projects of a package index. Each that has the version makes one release."""
     range: SpecifierSet
-    """The versions that can be read so."""
+    """The versions that can be read this way."""
     facts: tuple[IndexFact, ...] = field(name="fact", default=())
     requires: tuple[str, ...] = ()
     expects: tuple[str, ...] = ()
@@ -182,15 +182,15 @@ class IndexRule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     companions: tuple[str, ...] = ()
     """Projects of the same index, each a fact: the newest version whose METADATA requires exactly this one."""
     index: str | None = None
-    """The index of the project; None: that of everybody."""
+    """The index of the project; None: the general one."""
     indexes: tuple[str, ...] = ()
-    """Where its wheels are looked for."""
+    """Indexes to search for its wheels."""
     source: Text
     date: dt.date
-    """When the rule was looked at."""
+    """When the rule was last checked."""
 
     def faults(self, arguments: Collection[str]) -> dict[str, str | None]:
-        """Return what is wrong with the rule of a layer that has these arguments, by key; None where nothing is."""
+        """Return what is wrong with the rule of a layer that has these arguments, by key; None if nothing is."""
         facts = ("VERSION", "FOUND", *(fact.name for fact in self.facts), *self.companions)
         lists = {"requires": self.requires, "expects": self.expects, "wheels": self.wheels, "indexes": self.indexes}
         texts = {f"{key}[{at}]": text for key, several in lists.items() for at, text in enumerate(several)}

@@ -31,7 +31,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where members of a Unix group have room: `…/{group}/{user}/NAME`."""
+    """Where members of a Unix group have disk space: `…/{group}/{user}/NAME`."""
 
     machine: Text
     group: re.Pattern[str]
@@ -46,35 +46,35 @@ class _Places(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class UserSettings:
-    """What a user wants everywhere."""
+    """Settings of a user for all commands."""
 
     environment: Mapping[str, str]
     named: str | None
-    """The cache, where somebody named one."""
+    """The cache, if one was named."""
     mirrors: Mapping[str, str]
-    """As `--mirror FROM=TO`."""
+    """Mirrors, as for `--mirror FROM=TO`."""
     site: str | None
-    """As `--site`."""
+    """The site, as for `--site`."""
     site_of: str
     """The file or variable that sets it."""
 
     @cached_property
     def cache(self) -> Path:
-        """Built layers, downloads, scratch: as large as a few images. The places of a machine are looked at only now:
-        a file system that hangs does not stop a command without a cache.
+        """Built layers, downloads, scratch: as large as a few images. The machine's places are read only now, so that a
+        file system that hangs does not stop a command without a cache.
 
-        One that is not there is made for this user alone, whatever the umask: whoever fills it decides what is built.
+        A missing cache is created for this user alone, whatever the umask: whoever fills it decides what is built.
         """
         path = Path(self.named or default_cache(self.environment)).absolute()
-        with contextlib.suppress(OSError):  # whoever writes to it reports it
+        with contextlib.suppress(OSError):  # reported when something is written to it
             path.mkdir(0o700, parents=True)
         return path
 
 
 def read_settings(environment: Mapping[str, str]) -> UserSettings:
-    """Return the settings; LUMIIMG_CACHE and LUMIIMG_SITE win over the file. A cache that neither names has its place.
+    """Return the settings; LUMIIMG_CACHE and LUMIIMG_SITE override the file. Without a named cache, a default is used.
 
-    Raises DecodeError if the file is there and wrong.
+    Raises DecodeError if the file is invalid.
     """
     path = user_folder(environment) / "config.toml"
     file = read_toml(path, _File) if path.is_file() else _File()
@@ -89,12 +89,12 @@ def read_settings(environment: Mapping[str, str]) -> UserSettings:
 
 
 def user_cache() -> Path:
-    """Return the cache of whoever runs this. Raises DecodeError if the file of settings is there and wrong."""
+    """Return the cache of the user who runs this. Raises DecodeError if the file of settings is invalid."""
     return read_settings(os.environ).cache
 
 
 def open_to_others(cache: Path) -> str | None:
-    """Return who else may put something into a cache, as the end of a sentence; None where nobody may."""
+    """Return who else may write to a cache, as the end of a sentence; None if nobody may."""
     try:
         seen = cache.stat()
     except OSError:
@@ -105,11 +105,11 @@ def open_to_others(cache: Path) -> str | None:
 
 
 def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Path:
-    """Return the default folder of the cache: with a project that has room, else below $HOME.
+    """Return the default folder of the cache: with a project that has disk space, else below $HOME.
 
-    Of several projects it is one that has a cache already, else the last, which has the highest number. All of a
-    project may write there, and layers from a cache are not asked where they are from: the folder is made here, for
-    this user alone, and one that somebody else made, or may write to, is passed over.
+    Of several projects, one that already has a cache is used, else the last, which has the highest number. All members
+    of a project may write there, and the origin of layers in a cache is not checked: so the folder is created here, for
+    this user alone, and one that somebody else created, or may write to, is skipped.
     """
     if named := environment.get("XDG_CACHE_HOME"):
         return Path(named) / "lumiimg"
@@ -120,7 +120,7 @@ def default_cache(environment: Mapping[str, str], places: Path = _PLACES) -> Pat
 
 
 def _caches(place: _Place) -> Iterator[Path]:
-    """Yield paths of caches where what is above the user's own folder is there and may be written."""
+    """Yield paths of caches for which the folder above the user's own exists and is writable."""
     for group in sorted(filter(place.group.fullmatch, _groups()), key=lambda name: (len(name), name)):
         path = Path(place.path.format(group=group, user=_user()))
         if os.access(path.parents[1], os.W_OK | os.X_OK):
@@ -128,9 +128,9 @@ def _caches(place: _Place) -> Iterator[Path]:
 
 
 def _is_ours(cache: Path) -> bool:
-    """Make a cache and the folder above it, and return whether they are this user's, and nobody else may write."""
+    """Create a cache and the folder above it, and return whether this user owns them, and nobody else may write."""
     try:
-        for folder, mode in ((cache.parent, 0o755), (cache, 0o700)):  # what is in the first may be open to the group
+        for folder, mode in ((cache.parent, 0o755), (cache, 0o700)):  # the first may be open to the group
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode)
             seen = folder.lstat()

@@ -1,4 +1,4 @@
-"""What the catalogue has, as it is listed, and as each entry is shown."""
+"""What the catalogue contains, as it is listed, and as each entry is shown."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class CatalogueEntry:
     """A base, layer, recipe or site."""
 
     kind: Literal["base", "layer", "recipe", "site", "broken"]
-    """What it is."""
+    """Kind of entry."""
     name: str
-    """As for --base, --add, --recipe, --site, and `show`."""
+    """Name, as for --base, --add, --recipe, --site, and `show`."""
     status: Status | Literal["broken", ""]
     """How far it was tried: the best of its releases. Empty for a recipe, and for a site that does not state it."""
     summary: str
-    """One sentence; of a broken one, its fault."""
+    """One sentence; for a broken entry, its fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class ShownRelease:
-    """One version of what a layer puts in, with what only this version needs and has."""
+    """One version of what a layer installs, with what only this version needs and has."""
 
     release: Release
     status: Status
@@ -54,11 +54,11 @@ class ShownLayer:
     """A layer or a base of the catalogue."""
 
     layer: Layer
-    """With what it does to the environment of the image."""
+    """The layer, with its changes to the environment of the image."""
     releases: tuple[ShownRelease, ...]
-    """The one to prefer first; empty where there is only the one that the arguments name."""
+    """Releases, preferred one first; empty if there is only the one that the arguments name."""
     trials: tuple[LedgerEntry, ...]
-    """What is known of how far it, its releases and its members were tried."""
+    """How far the layer, its releases and its members were tried, by the ledger."""
 
     @property
     def status(self) -> Reach:
@@ -67,18 +67,18 @@ class ShownLayer:
 
     @property
     def sources(self) -> dict[str, LayerSource]:
-        """By name (`--source NAME=FILE`)."""
+        """Sources by name (`--source NAME=FILE`)."""
         return {source.name: source for source in self.layer.sources}
 
 
 def shown_layer(layer: Layer) -> ShownLayer:
-    """Return a layer with how far it was tried. Raises DecodeError where a file of it cannot be read."""
+    """Return a layer with how far it was tried. Raises DecodeError if one of its files cannot be read."""
     releases = tuple(ShownRelease(release, status_of(layer, release)) for release in layer.releases)
     return ShownLayer(layer, releases, all_trials(layer))
 
 
 def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
-    """Return every base, layer, recipe and site; what cannot be read is there with its fault."""
+    """Return every base, layer, recipe and site; those that cannot be read are listed with their fault."""
     entries: list[CatalogueEntry] = []
     readers: tuple[tuple[Iterable[str], Callable[[str], Layer | Recipe | Site]], ...] = (
         (catalogue.layer_names(), catalogue.entry),

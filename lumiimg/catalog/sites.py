@@ -1,4 +1,4 @@
-"""Sites: what is true of a machine, `sites/<name>.toml` (docs/extend/site.md), and which is meant where nobody says."""
+"""Sites: facts about machines in `sites/<name>.toml` (docs/extend/site.md), and the choice of one if none is named."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from lumiimg.core.decode import Positive, PositiveFloat, Text, matching, read_to
 from lumiimg.core.errors import BadInputError, shortened
 
 DEFAULT = "lumi"
-"""The site that something is made for where nothing names one."""
+"""The site to make things for if none is named."""
 _USUAL_GPUS = 8
-"""Of a node, where the site does not say."""
+"""GPUs per node, if the site does not say."""
 SCHEDULERS = ("Slurm", "PBS")
-"""That job scripts can be written for."""
+"""Schedulers that job scripts can be written for."""
 _Sign = Annotated[
     str, matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}=.*", "a variable with its value, SLURM_CLUSTER_NAME=lumi,")
 ]
@@ -60,85 +60,85 @@ _Scratch = Annotated[
 
 
 class SiteBind(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A path that containers get at the same place, and why."""
+    """A path that is bound at the same place in containers, and why."""
 
     path: _Absolute
-    """On the host, and in the container."""
+    """Path on the host, and in the container."""
     reason: Text
-    """Why."""
+    """The reason."""
     source: Text | None = None
-    """None where it is that of the site."""
+    """Source; None if it is that of the site."""
 
 
 class SiteFabric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The host's side of the fast network."""
 
     slingshot: _Version | None = None
-    """Release of the Slingshot host software; this and the next are None where not known."""
+    """Release of the Slingshot host software; this and the next are None if not known."""
     libfabric: _Version | None = None
-    """Version on the nodes."""
+    """Version of libfabric on the nodes."""
     glibc: _Version | None = None
-    """The newest version of the C library that the host's libfabric and libcxi ask for; None where not known."""
+    """The newest version of the C library that the host's libfabric and libcxi require; None if not known."""
     source: Text
-    """Where that is from."""
+    """Where that comes from."""
     date: dt.date
     """When that was looked up, ISO 8601."""
 
 
 class SiteBandwidth(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a test of the network gives on a machine that is well."""
+    """The bandwidth that a network test reaches on a healthy machine."""
 
     test: Text
     """Name of the program: `all_reduce_perf`."""
     nodes: Positive
     ranks: Positive
     from_bytes: Positive
-    """Size of the message from which on the network is full."""
+    """Size of the message from which the network is saturated."""
     gb_s: PositiveFloat
-    """Bus bandwidth, 1e9 bytes a second."""
+    """Bus bandwidth, 1e9 bytes per second."""
     least_gb_s: PositiveFloat
     """Below this something is wrong."""
     remedy: tuple[str, ...] = ()
-    """What to look at then."""
+    """What to check in that case."""
     source: Text
 
 
 class SiteIdentity(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """By what a machine is known to whoever runs on it; one sign is enough."""
+    """Signs by which programs recognise the machine that they run on; one sign is enough."""
 
     variables: tuple[_Sign, ...] = ()
-    """NAME=VALUE, as they are set there."""
+    """Variables that are set there, as NAME=VALUE."""
     nodes: tuple[str, ...] = ()
-    """Names of its nodes, as patterns of a shell, where no other machine has such."""
+    """Names of its nodes, as shell patterns, if no other machine has such names."""
     source: Text
-    """Where that is from."""
+    """Where that comes from."""
 
 
 class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`sites/<name>.toml`."""
 
     title: Text
-    """For a person."""
+    """Title for users."""
     status: Literal["documented", "run"] | None = None
-    """`documented`: from published documents; `run`: something ran there; null where it is not stated."""
+    """`documented`: from published documents; `run`: something ran there; null if it is not stated."""
     arch: Text | None = None
-    """Of its GPUs, as compilers name it: `gfx90a`; null where it is not AMD's."""
+    """Architecture of its GPUs, as compilers name it: `gfx90a`; null if they are not AMD's."""
     vendor: Text | None = None
-    """Who makes its GPUs, where that is not AMD."""
+    """Vendor of its GPUs, if that is not AMD."""
     processors: Text | None = None
-    """Of its nodes, as `uname -m` says; null where it is not known."""
+    """Architecture of its nodes' processors, as `uname -m` prints it; null if it is not known."""
     identity: SiteIdentity | None = None
-    """By what the machine is known; null where nothing certain is known."""
+    """Signs of the machine; null if nothing certain is known."""
     driver: SiteDriver | None = None
-    """The GPU driver of the nodes; null where it is not known."""
+    """The GPU driver of the nodes; null if it is not known."""
     fabric: SiteFabric | None = None
-    """The fast network; null where it is not known."""
+    """The fast network; null if it is not known."""
     scheduler: _Scheduler | None = None
-    """`Slurm`, `PBS`."""
+    """The scheduler: `Slurm`, `PBS`."""
     engine: Text | None = None
     """The container engine of the nodes."""
     proot_modules: tuple[ModuleName, ...] = ()
-    """Modules that put proot on PATH, in the order in which they are loaded."""
+    """Modules that put proot on PATH, in load order."""
     binds: tuple[SiteBind, ...] = field(name="bind", default=())
     """File systems and devices to bind."""
     bandwidths: tuple[SiteBandwidth, ...] = field(name="bandwidth", default=())
@@ -148,44 +148,44 @@ class _SiteFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     mpi: SiteMpi | None = None
     caches: _Caches | None = None
     """A folder on each node for the caches of one job, as a shell reads it, absolute and with the job's number at its
-    end: its jobs make it first, and remove it."""
+    end: its jobs create it first, and remove it."""
     scratch: _Scratch | None = None
-    """A folder of a user that all nodes see and that has room for models, as a shell of a job reads it."""
+    """A folder of a user that is visible on all nodes and has space for models, as a shell of a job reads it."""
     variables: tuple[SiteVariable, ...] = field(name="environment", default=())
-    """Variables that jobs want."""
+    """Variables that jobs should set."""
     modules: tuple[SiteModule, ...] = field(name="module", default=())
-    """Modules that jobs want."""
+    """Modules that jobs should load."""
     options: tuple[SiteOption, ...] = field(name="option", default=())
-    """Options of the scheduler that jobs want."""
+    """Options of the scheduler that jobs should use."""
     domain: _Domain | None = None
-    """What follows a node's short name, where ranks shall meet over the fast network; null: the name does as it is."""
+    """Suffix of a node's short name with which ranks meet over the fast network; null: the name needs none."""
     measured: tuple[MeasuredVariable, ...] = ()
-    """Variables that were tried there, and did nothing, or harm."""
+    """Variables that were tried there and had no effect, or a harmful one."""
     advice: tuple[SiteAdvice, ...] = ()
-    """What else to know."""
+    """Further advice."""
     source: Text
     date: dt.date
 
 
 class Site(_SiteFile, frozen=True, kw_only=True):
-    """What is known of a machine."""
+    """What is known about a machine."""
 
     name: str
-    """As for --site."""
+    """Name, as for --site."""
 
     @property
     def kind(self) -> Literal["site"]:
-        """What it is."""
+        """Kind of entry."""
         return "site"
 
     @property
     def cores(self) -> tuple[tuple[int, ...], ...] | None:
-        """Cores beside each GPU, in the order of the GPUs; null where it is not known."""
+        """Cores beside each GPU, in the order of the GPUs; null if they are not known."""
         return self._cores(sparing=False)
 
     @property
     def cores_sparing(self) -> tuple[tuple[int, ...], ...] | None:
-        """The same with some left to helpers of the framework."""
+        """The same without those left to helpers of the framework."""
         return self._cores(sparing=True)
 
     def _cores(self, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
@@ -194,11 +194,11 @@ class Site(_SiteFile, frozen=True, kw_only=True):
 
     @property
     def is_any(self) -> bool:
-        """Whether it is not a machine in particular, so that nothing is judged for it."""
+        """Whether it is not a particular machine, so that nothing is judged for it."""
         return self.driver is None and self.fabric is None and self.arch is None and self.vendor is None
 
     def is_cache(self, value: str) -> bool:
-        """Whether a path is below the folder for caches."""
+        """Return whether a path is below the folder for caches."""
         return self.caches is not None and value.startswith(f"{self.caches}/")
 
 
@@ -215,32 +215,32 @@ def site_names(environment: Mapping[str, str]) -> list[str]:
 def find_site(name: str, environment: Mapping[str, str]) -> Site:
     """Return a site by its name, or by the path of its file.
 
-    Raises UnknownNameError, or DecodeError if it is there and wrong.
+    Raises UnknownNameError, or DecodeError if it is invalid.
     """
     return read_site(find_file("site", name, site_folders(environment)))
 
 
 def where_to_submit(environment: Mapping[str, str]) -> str | None:
-    """Return where a job can be submitted from here, and with what; None: here, as it is."""
+    """Return what a job needs to be submitted, as a condition; None if it can be submitted here, as it is."""
     lacks = [] if shutil.which("sbatch", path=environment.get("PATH")) else ["where jobs are submitted"]
     lacks += [] if environment.get("SBATCH_ACCOUNT") else ["with your project in SBATCH_ACCOUNT"]
     return ", ".join(lacks) or None
 
 
 def sbatch_options(site: Site | None, environment: Mapping[str, str]) -> list[str]:
-    """Return what Slurm must be asked for nodes with GPUs, where no variable says it: `-p dev-g …`."""
+    """Return the options that request nodes with GPUs from Slurm, if no variable sets them: `-p dev-g …`."""
     gpus = len(site.binding.near) if site is not None and site.binding is not None else _USUAL_GPUS
     partitions = sorted(site.partitions if site is not None else (), key=lambda one: not one.debug)
     named = [f"-p {one.name}" for one in partitions[:1] if not environment.get("SBATCH_PARTITION")]
     return [*named, f"--gpus-per-node={gpus}"]
 
 
-# -- which one is meant --
+# -- choice of a site --
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSite:
-    """A site that nobody named on the command line, and why it is this one."""
+    """A site that was not named on the command line, and why it was chosen."""
 
     name: str
     """A name, or the path of a file."""
@@ -249,10 +249,10 @@ class ChosenSite:
 
 
 def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite | None:
-    """Return the site of the settings, else the one whose machine this is; None where neither says one.
+    """Return the site in the settings, else the one whose machine this is; None if neither gives one.
 
     `node` is the name of the node in question; `elsewhere`: it is not the one that this runs on, so the variables here
-    say nothing about it. Raises DecodeError if the settings are wrong.
+    say nothing about it. Raises BadInputError if the settings are invalid, or name an unknown site.
     """
     settings = read_settings(environment)
     if settings.site is not None:
@@ -261,14 +261,14 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
             raise BadInputError(what, where=settings.site_of, hint=f"known: {', '.join(known)}")
         return _site_that_shows(settings.site, f"as {settings.site_of} says")
     found = dict(_recognised({} if elsewhere else environment, node, environment))
-    if len(found) != 1:  # of several, none is certain
+    if len(found) != 1:  # if there are several, none is certain
         return None
     [(name, sign)] = found.items()
     return _site_that_shows(name, f"as {sign}")
 
 
 def site_to_make_for(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite:
-    """Return the site that something is made for where none is named: as `site_here`, else LUMI. Raises as it does."""
+    """Return the site to make things for if none is named: as `site_here`, else LUMI. Raises as `site_here`."""
     found = site_here(environment, node, elsewhere=elsewhere)
     return found or ChosenSite(DEFAULT, f"no --site given: assuming {DEFAULT}")
 
@@ -281,7 +281,7 @@ def _recognised(signs: Mapping[str, str], node: str, environment: Mapping[str, s
     for name in site_names(environment):
         try:
             identity = find_site(name, environment).identity
-        except BadInputError:  # a broken file of the user's must not hide the others
+        except BadInputError:  # a broken file of the user must not hide the others
             continue
         sign = _sign_of(identity, signs, node) if identity else None
         if sign is not None:
