@@ -131,8 +131,8 @@ class Findings:
     ) -> None:
         """Append a finding of this level.
 
-        `summary`: None if the registry has the sentence. `reason`: one of its code's. `names`, and `where`: values for the
-        texts of the registry.
+        `summary`: None if the registry has the sentence. `reason`: one of its code's. `names`, and `where`, are
+        filled into the texts of the registry.
         """
         kind, values = finding_types()[code], {"where": details.get("where") or "", **(names or {})}
         own = kind.reasons[reason] if reason is not None else kind
