@@ -238,7 +238,7 @@ def find_file(kind: str, name: str, folders: Sequence[Path]) -> Path:
     for folder in folders:
         if name in {file.stem for file in folder.glob("*.toml")}:
             if not NAME.fullmatch(name):
-                what = f"its name {name!r} should be lower-case letters, digits, dots, dashes"
+                what = f"its name {name!r} should consist of lower-case letters, digits, dots, dashes"
                 raise DecodeError(what, where=str(folder))
             return folder / f"{name}.toml"
     raise UnknownNameError(kind, name, file_names(folders))

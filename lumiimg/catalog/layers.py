@@ -222,14 +222,14 @@ class _LayerFile(LayerFacts, frozen=True, kw_only=True):
         faults: dict[str, str | None] = {}
         if self.kind == "layer":
             of_bases = (("bootstrap", self.bootstraps), ("variant", self.variants), ("include", self.include))
-            what = "is not known in a layer: it is for bases"
+            what = "is not allowed in a layer: it is for bases"
             faults = {key: what for key, there in (*of_bases, ("named", self.named)) if there}
         elif bool(self.bootstraps) == bool(self.variants):
             faults["kind"] = "is 'base': a base needs [[bootstrap]], or, as a family of bases, [[variant]]"
         if twice := next((name for name in self.lib if name in {*self.files, *OWN_FILES}), None):
             faults["lib"] = f"names {twice!r}, which is a file of the layer's own"
         if own := next((name for name in self.files if name in OWN_FILES), None):
-            faults["files"] = f"names {own!r}, which each layer has of its own"
+            faults["files"] = f"names {own!r}, which every layer has as its own file"
         refuse(faults | self._faults_of_texts() | self._faults_of_releases())
 
     def _faults_of_texts(self) -> dict[str, str | None]:
@@ -328,10 +328,10 @@ def read_layer(folder: Path) -> Layer:
     scripts = [folder / "post.sh", *([test] if os.path.lexists(test) else [])]
     faults = [fault for place in (*scripts, *staged.values()) if (fault := _file_fault(place, folder))]
     if not NAME.fullmatch(folder.name):
-        faults.append(f"its folder's name {folder.name!r} should be lower-case letters, digits, dots, dashes")
+        faults.append(f"its folder's name {folder.name!r} should consist of lower-case letters, digits, dots, dashes")
     for at, row in enumerate(file.releases):
         if other := row.other_than_named(folder.name):
-            faults.append(f"key 'release[{at}].version' is {row.version!r}, and it has {folder.name} {other}")
+            faults.append(f"key 'release[{at}].version' is {row.version!r}, but it has {folder.name} {other}")
     if faults:
         raise DecodeError("; ".join(faults), where=str(folder / "layer.toml"))
     post, *tests = (read_text(script, SCRIPT_LIMIT_BYTES) for script in scripts)
@@ -365,11 +365,11 @@ def _file_fault(place: Path, folder: Path) -> str | None:
     """Return why a file cannot belong to a layer. A link could put a file of the user into the image."""
     what = place.name if place.parent == folder else f"{place.name} of `lib`"
     if place.parent != folder and place.parent.is_symlink():
-        return f"{what} is reached by a link: {place.parent}"
+        return f"{what} is reached through a link: {place.parent}"
     try:
         mode = place.lstat().st_mode
     except OSError:
-        return f"{what} is not there: {place}"
+        return f"{what} does not exist: {place}"
     if stat.S_ISLNK(mode):
-        return f"{what} is a link: copy the file, or name it in `lib`, where layers share it"
+        return f"{what} is a link: copy the file, or name it in `lib`, which layers share"
     return None if stat.S_ISREG(mode) else f"{what} is not a file"

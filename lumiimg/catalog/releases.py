@@ -43,7 +43,7 @@ def unknown_placeholder(template: str, names: Collection[str], what: str = _ARGU
     """Return what is wrong with a template that contains an unknown name; None if it contains only known ones."""
     found = next((name for name in placeholders(template) if name not in names), None) if "{" in template else None
     known = ", ".join(f"{{{one}}}" for one in names) or "none"
-    return None if found is None else f"holds {{{found}}}, which is not {what}; known: {known}"
+    return None if found is None else f"contains {{{found}}}, which is not {what}; known: {known}"
 
 
 def faults_of_versions(has: Mapping[str, str], arguments: Collection[str]) -> dict[str, str | None]:
@@ -126,15 +126,15 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if pins.setdefault(name, version) != version:
                 found["wheels"] = f"pins {name} to {pins[name]} and to {version}"
             if name in self.has and "{" not in self.has[name] and not _is_release(version, self.has[name]):
-                found[f"has.{name}"] = f"is {self.has[name]!r}, and wheels pins {name} to {version}"
+                found[f"has.{name}"] = f"is {self.has[name]!r}, but wheels pins {name} to {version}"
         wanted: dict[str, SpecifierSet] = {}
         for need in (*self.requires, *self.expects):
             both = wanted.get(need.component, SpecifierSet()) & need.versions
             wanted[need.component] = both
             if not _is_possible(both):
-                found["requires"] = f"is for {Need(need.component, both)}, which matches no version"
+                found["requires"] = f"asks for {Need(need.component, both)}, which matches no version"
             elif (pinned := pins.get(need.component)) and not need.holds_for(pinned):
-                found["requires"] = f"is for {need}, and wheels pins {need.component} to {pinned}"
+                found["requires"] = f"asks for {need}, but wheels pins {need.component} to {pinned}"
         return found
 
 

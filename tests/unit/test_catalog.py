@@ -40,7 +40,7 @@ BAD = {
     "bad argument name": (LAYER + '[arguments.lower]\ndefault = ""\nhelp = "h"\n', ["'arguments.lower'", "VERSION"]),
     "placeholder of nothing": (
         LAYER + '[environment.set]\nA = "{NOPE}"\n',
-        ["holds {NOPE}, which is not an argument of this layer; known: none"],
+        ["contains {NOPE}, which is not an argument of this layer; known: none"],
     ),
     "requirement": (
         LAYER + 'packages = ["egg>=2", "-r /etc/passwd", "--index-url=https://x.test"]\n',
@@ -50,7 +50,7 @@ BAD = {
     "base without bootstrap": (LAYER.replace('"layer"', '"base"', 1), ["needs [[bootstrap]]", "[[variant]]"]),
     "bootstrap of a layer": (
         LAYER + '[[bootstrap]]\nagent = "docker"\nfrom = "x"\n',
-        ["'bootstrap' is not known in a layer"],
+        ["'bootstrap' is not allowed in a layer"],
     ),
     "wrong agent": (BASE.replace('"docker"', '"yum"'), ["'bootstrap[0].agent' is 'yum'", "debootstrap, docker"]),
     "API of an argument": (
@@ -95,13 +95,13 @@ BAD = {
         + 'wheels = ["vllm==1.1+rocm700", "triton==3.6.0", "triton==3.5.1"]\nsource = "s"\n'
         + '[[release]]\nversion = "2"\nrequires = ["torch==2.10.*"]\nwheels = ["Torch[a]==2.9.1+git8907517"]\nsource = "s"\n',
         [
-            "key 'release[0].has.vllm' is '1.0', and wheels pins vllm to 1.1+rocm700",
+            "key 'release[0].has.vllm' is '1.0', but wheels pins vllm to 1.1+rocm700",
             "key 'release[0].wheels' pins triton to 3.6.0 and to 3.5.1",
-            "key 'release[0].requires' is for rocm==7.0.*,>=7.2, which matches no version",
-            "key 'release[1].requires' is for torch==2.10.*, and wheels pins torch to 2.9.1+git8907517",
+            "key 'release[0].requires' asks for rocm==7.0.*,>=7.2, which matches no version",
+            "key 'release[1].requires' asks for torch==2.10.*, but wheels pins torch to 2.9.1+git8907517",
         ],
     ),
-    "a shared file that there is not": (LAYER + 'lib = ["nothing.sh"]\n', ["nothing.sh of `lib` is not there: "]),
+    "a shared file that there is not": (LAYER + 'lib = ["nothing.sh"]\n', ["nothing.sh of `lib` does not exist: "]),
     "twice the same file": (
         LAYER + 'files = ["a"]\nlib = ["a"]\n',
         ["key 'lib' names 'a', which is a file of the layer's own"],
@@ -127,7 +127,7 @@ def test_a_row_that_was_copied_and_says_another_version_is_refused(make_layer: M
     folder = make_layer("big-tool", text := f'{LAYER}[[release]]\nversion = "1.0"\n{row}\nsource = "s"\n')
     read_layer(folder)
     (folder / "layer.toml").write_text(text.replace('version = "1.0"', 'version = "1.1"'))
-    with pytest.raises(DecodeError, match=r"key 'release\[0\].version' is '1.1', and it has big-tool 1.0"):
+    with pytest.raises(DecodeError, match=r"key 'release\[0\].version' is '1.1', but it has big-tool 1.0"):
         read_layer(folder)
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_huge_or_not_text_is_refused(make_layer: MakeLayer) -> No
     with pytest.raises(DecodeError, match=r"post\.sh: is not UTF-8"):
         read_layer(folder)
     (folder / "post.sh").unlink()
-    with pytest.raises(DecodeError, match=r"post\.sh is not there"):
+    with pytest.raises(DecodeError, match=r"post\.sh does not exist"):
         read_layer(folder)
 
 
@@ -426,9 +426,9 @@ def test_what_no_name_can_say_is_refused(tmp_path: Path, capsys: pytest.CaptureF
             capsys.readouterr().err
         )
     for key, value, fault in (
-        ("summary", '"x-{rocm.__class__}"', "holds {rocm.__class__}, which is not a group of the pattern"),
-        ("has", '{ torch = "{torch}" }', "key 'named.has.torch' holds {torch}"),
-        ("tag", '"x:{}"', "key 'named.tag' holds {}"),
+        ("summary", '"x-{rocm.__class__}"', "contains {rocm.__class__}, which is not a group of the pattern"),
+        ("has", '{ torch = "{torch}" }', "key 'named.has.torch' contains {torch}"),
+        ("tag", '"x:{}"', "key 'named.tag' contains {}"),
         ("pattern", "'('", "is not a valid regular expression"),
         ("known", '["Mine"]', "key 'named.known[0]' is 'Mine'"),
     ):

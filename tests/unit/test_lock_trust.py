@@ -478,7 +478,7 @@ def test_a_row_of_a_lock_that_makes_no_sense_is_refused(shipped: Stranger) -> No
     entry = {**DOCUMENT["layer"][0], "release": "9.9", "wheels": {}}
     for row, expected in (
         ({"wheels": ["a==1.."]}, "a pin is not valid"),
-        ({"has": {"x": "{NOPE}"}}, "has.x holds {NOPE}"),
+        ({"has": {"x": "{NOPE}"}}, "has.x contains {NOPE}"),
         ({"has": {"net-api": "many"}}, "has.net-api is 'many'; the number of an API"),
         ({"arguments": {"NOPE": "x"}}, "arguments.NOPE is not"),
         ({"version": "nine"}, "not of a release '9.9' that was read"),

@@ -188,7 +188,7 @@ def test_a_layer_brings_no_file_of_the_user_along(
     (evil / "own").rename(evil / file)
     (layers / "lib").symlink_to(key.parent)
     (evil / "layer.toml").write_text(LAYER + 'files = ["data.txt"]\nlib = ["id_rsa"]\n')
-    with pytest.raises(DecodeError, match="id_rsa of `lib` is reached by a link"):
+    with pytest.raises(DecodeError, match="id_rsa of `lib` is reached through a link"):
         read_layer(evil)
     (layers / "lib").unlink()
     (evil / "layer.toml").write_text(LAYER + 'files = ["data.txt"]\n')
