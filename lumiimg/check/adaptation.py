@@ -82,10 +82,10 @@ def nothing_added(lock: Lock, left: Objections, *, wants_fabric: bool) -> Nothin
     answer = Answer.UNDECIDED if lock.doubts or left.all else Answer.NO_OBSTACLE
     if lock.fabric is Fabric.NONE and wants_fabric:
         answer = Answer.UNDECIDED
-        sentence = f"what the network of {lock.site} needs is not known to lumiimg"
+        sentence = f"lumiimg does not know what the network of {lock.site} needs"
     elif left.binds_refused:
         answer = Answer.NO
-        sentence = "none of the node's libraries loads in it, and the layers that it lacks do not change that"
+        sentence = "none of the node's libraries loads in the image, and adding its missing layers does not change that"
     elif any(finding.severity is Severity.PROBLEM for finding in left.all):
         answer = Answer.NO
         sentence = "as it is, the image keeps RCCL off the site's network"

@@ -43,8 +43,8 @@ _ADAPTED = "adapted.sif"
 _MOST_AT_ONCE = 8
 """Maximum number of images read in parallel, as others use the login node too."""
 _LOST = UndecidedError(
-    "CANNOT TELL: lumiimg ended while it read this image, for a fault of its own or for lack of memory",
-    hint="name the image alone to see why",
+    "CANNOT TELL: lumiimg ended while reading this image, because of a bug or a lack of memory",
+    hint="run it on this image alone to see why",
 )
 _ANSWERS: Mapping[Answer, Literal["fine", "breaks", "undecided"]] = {
     Answer.NO_OBSTACLE: "fine",
@@ -282,11 +282,11 @@ def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
 
 def _notes(drift: Drift, before: HostFit, now: HostFit) -> Iterator[str]:
     if before.answer is Answer.UNDECIDED and now.answer is not Answer.UNDECIDED:
-        yield "what it was before is not known"
+        yield "its state before is not known"
     if before.manifest is None or now.manifest is None:
         return
     if before.fabric is not now.fabric and Fabric.NONE not in {before.fabric, now.fabric}:
-        yield f"its fabric comes from elsewhere: {before.fabric.value} before, {now.fabric.value} now"
+        yield f"the source of its fabric has changed: {before.fabric.value} before, {now.fabric.value} now"
     if now.carried.sentence:
         yield now.carried.sentence
     drivers = [(one.kernel, {(nic.driver, nic.firmware) for nic in one.nics}) for one in (drift.before, drift.now)]

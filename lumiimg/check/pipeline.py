@@ -307,7 +307,7 @@ def _refuse_elsewhere(context: ImageInContext, files: HostFit) -> None:
     here = platform.node().partition(".")[0]
     gone = next((bind.source for bind in files.manifest.binds if not Path(bind.source).exists()), None)
     if here != snapshot.host or gone is not None:
-        why = f"{gone} is not here" if gone is not None and here == snapshot.host else f"this is {here}"
+        why = f"{gone} does not exist here" if gone is not None and here == snapshot.host else f"this is {here}"
         raise MissingHereError(
-            f"skipped: its binds are those of {snapshot.host}, {why}", hint=f"run the check on {snapshot.host}"
+            f"skipped: its binds are for {snapshot.host}, but {why}", hint=f"run the check on {snapshot.host}"
         )

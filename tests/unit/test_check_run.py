@@ -257,7 +257,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
     for number, (output, timed_out) in enumerate([(waiting, True), (meeting, False)]):
         hang = hangs(tmp_path / str(number), output, timed_out=timed_out)
         assert hang.severity is Severity.UNKNOWN
-        assert "no rank of 2 of 2 nodes appeared" in hang.summary
+        assert "no rank appeared on 2 of 2 nodes" in hang.summary
     assert "did not return from meeting" in hang.summary
     ranks = (
         bandwidth_table(2, 16, 86).partition("#  ")[0] + "#  Rank  0 Group  0 Pid 40 on nid000001 device 0 [none] CPU\n"
@@ -266,7 +266,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
     waits = "@probe timeout seconds=300 during=communicator\n"
     one = hangs(tmp_path / "one", waits, timed_out=False, began=["nid000001"])
     assert one.severity is Severity.UNKNOWN
-    assert "no rank of 1 of 2 nodes appeared" in one.summary
+    assert "no rank appeared on 1 of 2 nodes" in one.summary
     both = hangs(tmp_path / "both", waits, timed_out=False, began=["nid000001", "nid000002"])
     assert both.severity is Severity.PROBLEM
 

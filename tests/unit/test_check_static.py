@@ -462,7 +462,7 @@ def test_a_library_in_a_folder_that_is_not_searched_is_reported_as_there(root: P
     code = "plugin.loads" if name == "libother.so.2" else "plugin.needs-host"
     reported = finding(check(root), code)
     assert reported.severity is (Severity.PROBLEM if code == "plugin.loads" else Severity.UNKNOWN)
-    assert reported.cause == f"the loader does not look where the image has it: /opt/x y/lib/{name}"
+    assert reported.cause == f"the image has it outside the loader's search path: /opt/x y/lib/{name}"
     assert "must come from the host" not in f"{reported.summary}{reported.cause}"
     command = reported.remedy[0].command or ""
     variable, _, value = command.removeprefix("export ").partition("=")

@@ -272,7 +272,7 @@ def test_an_image_at_which_lumiimg_itself_ends_keeps_no_other_from_its_answer(
     assert [(image["image"], image["why"].partition(":")[0]) for image in data["unread"]] == [
         (str(images[number]), "CANNOT TELL") for number in (1, 3)
     ]
-    assert "2 images: CANNOT TELL: lumiimg ended while it read this image" in unwrapped(err)
+    assert "2 images: CANNOT TELL: lumiimg ended while reading this image" in unwrapped(err)
 
 
 def ending() -> None:

@@ -139,7 +139,7 @@ def judged(image: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[s
     [
         ("lib64/ld-linux-x86-64.so.2", "/opt/rocm/lib/librccl.so.1 cannot be loaded in this image"),
         ("lib64", "/opt/rocm/lib/librccl.so.1 cannot be loaded in this image"),
-        ("opt", "no process can have an RCCL"),
+        ("opt", "no process can load an RCCL"),
         ("usr/lib64", "RCCL cannot load its plugin"),
         ("usr/lib64/librccl-net.so", "RCCL cannot load its plugin"),
     ],

@@ -90,7 +90,7 @@ def test_two_mpi_of_one_name_are_named_where_an_order_of_imports_dies(root: Path
     library(packages / "mpi4py/MPI.cpython-312-x86_64-linux-gnu.so", mpich, *runpath("/opt/mpich/lib"), source="int m;")
     found = faults(root, capsys)["image.two-mpi"]
     assert found["summary"] == (
-        "mpi4py and torch bring two libraries with one soname: /opt/intel/lib/libmpi.so.12 and /opt/mpich/lib/libmpi.so.12: "
+        "mpi4py and torch need two libraries with the same soname: /opt/intel/lib/libmpi.so.12 and /opt/mpich/lib/libmpi.so.12: "
         "the process ends if mpi4py is imported first"
     )
     assert found["evidence"] == [f"/{PACKAGES}/torch/lib/libccl.so: undefined symbol: of_intel"]

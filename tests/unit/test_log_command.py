@@ -296,6 +296,6 @@ def test_what_a_table_lacks_to_be_compared_is_reported(tmp_path: Path, capsys: C
     log.write_text(NAMELESS)
     main(["log", str(log), "--site", "lumi"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "not compared with lumi: the log does not say the name of its test and its number of nodes" in shown
+    assert "not compared with lumi: the log does not give the name of its test and its number of nodes" in shown
     main(["log", str(log)])
     assert "not compared" not in capsys.readouterr().out

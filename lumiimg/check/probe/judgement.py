@@ -209,7 +209,7 @@ class _Probes:
             at = {"during": run.first("timeout").get("during", "its run")}
             found.add("plugin.hang", Severity.PROBLEM, names=at, evidence=run.tail)
         elif run.has("signal") or _SIGNAL_BASE < run.exit_code <= _LAST_SIGNAL:
-            at = {"number": str(run.exit_code - _SIGNAL_BASE), "during": "handled", **run.first("signal")}
+            at = {"number": str(run.exit_code - _SIGNAL_BASE), "during": "work", **run.first("signal")}
             if at["during"] == "rccl":
                 at["rccl"] = str(self.result.path.rccl)
                 found.add("rccl.load", Severity.PROBLEM, reason="crash", names=at, evidence=run.tail)
@@ -331,7 +331,7 @@ def judge_simulation(run: ProbeRun, version: str | None, probed: str | None, *, 
         "network": chosen or "",
         "provider": f", on the provider {log.provider}" if log.provider else "",
         "ending": run.ending,
-        "then": f"goes on with {chosen}" if chosen else "gives up",
+        "then": f"continues with {chosen}" if chosen else "gives up",
         "nothing": inconclusive or "",
     }
     shown, is_own = lines[-EVIDENCE_LINES:], chosen is not None and not _is_built_in(chosen)

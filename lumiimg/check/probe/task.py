@@ -77,7 +77,7 @@ def make_task(
     """
     venv, manifest = context.venv, files.manifest
     if venv is not None and venv.is_file and engine.kind is EngineKind.NAMESPACES:
-        hint = "make it as a folder for this: lumiimg venv IMAGE … -o env/"
+        hint = "create it as a folder instead: lumiimg venv IMAGE … -o env/"
         raise MissingHereError(f"{engine.family} cannot bind a squashfs file, and {venv.path.name} is one", hint=hint)
     try:
         programs = (*PROGRAMS, SIMULATION) if simulate else PROGRAMS
@@ -119,7 +119,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     """
     gone = next((source for source, _ in task.binds if not os.path.exists(source)), None)  # noqa: PTH110 - as given
     if gone is not None:
-        raise MissingHereError(f"{gone} must be bound, but is not on this machine")
+        raise MissingHereError(f"{gone} must be bound, but does not exist on this machine")
     container = task.container(engine, environment)
     inconclusive = inconclusive_because(container.environment)
     result = probe(container, task.static, inconclusive=inconclusive)
@@ -179,7 +179,7 @@ def _compile_here(image: Image, environment: Mapping[str, str], scratch: Path, p
     compiler = next((found for name in _COMPILERS if (found := which(name, environment.get("PATH")))), None)
     if compiler is None:
         raise MissingHereError(
-            "no probe programs: the image has no netprobe layer and no C compiler, and neither has this machine",
+            "no probe programs: the image has no netprobe layer, and neither it nor this machine has a C compiler",
             hint="add the layer (`lumiimg build … --add netprobe`), or install gcc here",
         )
     argv = ["/bin/sh", "-c", _compile_script(compiler, ".", programs)]

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Launcher = Callable[[Sequence[str | Path], Mapping[str, str], BinaryIO], Completed]
 """Starts a collective once on each of its nodes; takes its command, the engine's environment, and the output file."""
-NO_GPU = """no GPU here (/dev/kfd), so RCCL was not seen at work: run the check in a job with GPUs (`--nodes 2`), or \
+NO_GPU = """no GPU here (/dev/kfd), so RCCL was not tested on GPUs: run the check in a job with GPUs (`--nodes 2`), or \
 set NCCL_DEBUG=INFO in your job on two nodes and give its output to `lumiimg log`"""
 OUTPUT = "output.log"
 _GPU = Path("/dev/kfd")
@@ -132,7 +132,7 @@ def run_collective(
         ended = ranks.launch(words, own, log)
     result = judge(folder / LOGS, ended, collective, site)
     if site is not None and variables:
-        what = f"it ran with what a job on {site.name} sets: {', '.join(map('='.join, variables))}"
+        what = f"it ran with the variables that a job on {site.name} sets: {', '.join(map('='.join, variables))}"
         result.findings.add("run.environment", Severity.INFO, what, source=site.source)
     return result
 
@@ -196,7 +196,7 @@ class _Run:
         other = next((path for path in sorted(mapped) if path != wanted), None)
         if other is None and (mapped or not is_torch or self.program.exit_code != 0):
             return False
-        unseen = "an unknown RCCL (the start of its output is not kept)"
+        unseen = "an unknown RCCL (the start of its output was dropped)"
         ran = other or (unseen if self.ended.truncated else "an RCCL that is not a file of its own")
         lines = (f"imported: {mapped[other]}",) if other else ()
         self.found.add("run.other-rccl", Severity.UNKNOWN, names={"ran": ran, "wanted": wanted}, evidence=lines)
@@ -211,7 +211,7 @@ class _Run:
         is_known = any(finding.id == "run.data-errors" for finding in found.found)
         severity = Severity.UNKNOWN if self.collective.inconclusive or nodes == 1 else Severity.PROBLEM
         if wrong and not is_known:
-            what = f"{count(len(wrong), 'all-reduce')} gave wrong sums to a rank"
+            what = f"a rank got wrong sums from {count(len(wrong), 'all-reduce')}"
             lines = tuple(f"rank {w.get('rank')}, {w.get('bytes')} bytes: {w.get('elements')} wrong" for w in wrong)
             found.add("run.data-errors", Severity.PROBLEM, what, evidence=lines[:EVIDENCE_LINES])
         elif error := self._first_error():
@@ -223,7 +223,7 @@ class _Run:
             what = f"the collective did not return from {during} within {TIMEOUT_S} s"
             if silent:  # it may be these nodes' own fault
                 severity = Severity.UNKNOWN
-                who = f"no rank of {silent} of {count(nodes, 'node')} appeared"
+                who = f"no rank appeared on {silent} of {count(nodes, 'node')}"
                 what += f", and {who}: whether the step and its container started there is not known"
             found.add("run.hang", severity, what, **details)
         elif self.has_failed and not is_known:
@@ -264,7 +264,7 @@ class _Run:
         if collective.version and other:
             what = f"it ran with {other.name} {other.version}, not with the RCCL that is checked ({collective.version})"
         elif not is_one and (report.nothing_crossed or together < collective.ranks):
-            what = f"the ranks did not come together (the largest communicator has {together}), so this proves nothing"
+            what = f"not all ranks joined one group (the largest communicator has {together}), so this proves nothing"
         elif is_one and verdict in {Verdict.NONE, Verdict.INTRA_NODE_ONLY}:
             reason, what = "one-node", "the log does not say which network RCCL selected"
         elif is_one and verdict in FAST and self.has_failed:

@@ -168,9 +168,9 @@ def _not_compared(measured: Measurement, nodes: int | None, site: Site | None) -
     missing = ["the name of its test"] if measured.test is None else []
     missing += ["its number of nodes"] if nodes is None else []
     if missing:
-        return f"; not compared with {site.name}: the log does not say {' and '.join(missing)}"
+        return f"; not compared with {site.name}: the log does not give {' and '.join(missing)}"
     known = _references(measured, site)
     if not known:
-        return f"; not compared: {site.name} has no figure of this test"
+        return f"; not compared: {site.name} has no figure for this test"
     wanted = " or ".join(f"{count(one.nodes, 'node')} from {size(one.from_bytes)} on" for one in known)
     return f"; not compared: {site.name} has a figure for {wanted}"

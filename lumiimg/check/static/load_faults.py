@@ -53,7 +53,7 @@ def failed_load(contents: Inventory, process: Process, outcome: LoadResult, wher
     elsewhere, loop = _elsewhere(contents, process, outcome), loop_of_links(contents, outcome)
     names = dict.fromkeys(missing.name for missing in outcome.missing)
     is_all = not outcome.missing_versions and _host_libraries().issuperset(name.partition(".so")[0] for name in names)
-    cause = f"the loader does not look where the image has it: {', '.join(elsewhere.values())}" if elsewhere else None
+    cause = f"the image has it outside the loader's search path: {', '.join(elsewhere.values())}" if elsewhere else None
     details: FindingDetails = {
         "where": where,
         "evidence": outcome.errors,

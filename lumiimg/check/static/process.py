@@ -165,7 +165,7 @@ def _load_rccl(
     ):
         pass
     elif begun.rccl is None and not candidates and (closed := _closed_rccl(image)):
-        add_closed(closed, Severity.PROBLEM, found, "no process can have an RCCL")
+        add_closed(closed, Severity.PROBLEM, found, "no process can load an RCCL")
     elif begun.rccl is None and not candidates:
         found.add("rccl.absent", Severity.PROBLEM, reason="image")
     elif begun.rccl is None:

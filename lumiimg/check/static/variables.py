@@ -49,7 +49,7 @@ def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> 
     description = variables.image.description
     cause = f"{code} may change it: Python runs that code, which lumiimg does not follow"
     if names:
-        of, why = f"what the image's scripts make of {' and '.join(names)}", description.doubts.get(names[0])
+        of, why = f"what the image's scripts do to {' and '.join(names)}", description.doubts.get(names[0])
         if description.lost:
             of, why = "what the image's scripts set", description.lost
         cause = f"{of} cannot be known without running them: {why}"
