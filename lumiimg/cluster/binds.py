@@ -1,4 +1,4 @@
-"""What containers get on a machine: binds and variables, as shells, modules and engines take them, or refused."""
+"""The binds and variables of containers on a machine, written for shells, modules and engines, or refused."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 NOTHING_BOUND = "nothing has to be bound: the image has everything that its fabric path loads"
 _REFUSED = {
-    # whoever sources it, or puts it on a command line, without a look at the exit code, must not go on without binds
+    # a caller that sources this or puts it on a command line and ignores the exit code must not continue without binds
     "shell": "echo 'lumiimg bind: refused, nothing is bound' >&2; false\n",
     "singularity": "--lumiimg-bind-refused\n",
 }
 _NOT_IN_LISTS = re.compile(r'[,"\\]|\]=*\]')
-"""The list has commas; Lmod makes Lua of Tcl, and quotes nothing in a list."""
+"""The list is separated by commas; Lmod converts Tcl to Lua and quotes nothing in a list."""
 _OF_RANK = {"SLURM_LOCALID", "SLURM_PROCID", "LOCAL_RANK", "RANK"}
 
 
@@ -43,11 +43,11 @@ class SetIn(StrEnum):
     """Where a variable gets its value."""
 
     BATCH = "batch"
-    """Outside of the container: srun reads it there, whatever an image sets."""
+    """Outside the container: srun reads it there, whatever an image sets."""
     NODE = "node"
-    """In the container, so that nothing that the image sets itself comes over it; the node's number is known there."""
+    """In the container, where the image's own settings cannot override it and the node's number is known."""
     RANK = "rank"
-    """In each rank: it names the rank's number."""
+    """In each rank: its value refers to the rank's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,54 +55,54 @@ class JobVariable:
     """A variable for a job, and why."""
 
     name: str
-    """Of it."""
+    """Name of the variable."""
     value: str
-    """As a shell reads it."""
+    """The value in shell syntax."""
     why: str
-    """A sentence."""
+    """The reason, as a sentence."""
     source: str = ""
-    """Where that is from."""
+    """Source of the value."""
     folder: str | None = None
-    """To be made first, as a shell reads it."""
+    """A folder to create first, in shell syntax."""
     literal: bool = False
 
     @classmethod
     def from_site(cls, item: SiteVariable) -> JobVariable:
-        """Return one of a site's file."""
+        """Return a variable of a site file."""
         return cls(item.name, item.value, item.because, item.source, item.folder)
 
     @property
     def set_in(self) -> SetIn:
-        """Where it gets its value: batch script, container, or each rank."""
+        """Where the variable gets its value: batch script, container, or each rank."""
         if read_by_srun(self.name):
             return SetIn.BATCH
         return SetIn.RANK if not self.literal and self.names & _OF_RANK else SetIn.NODE
 
     @property
     def names(self) -> set[str]:
-        """Names of the variables that its value names."""
+        """Names of the variables that its value refers to."""
         return names_in(self.value)
 
     @property
     def reason(self) -> str:
-        """Why, with the source."""
+        """The reason, with its source."""
         return f"{self.why} ({self.source})" if self.source else self.why
 
 
 def caches_of(site: Site | None, variables: Iterable[JobVariable]) -> str | None:
-    """Return the site's folder for caches of a job, on its node; None where no variable is below it."""
+    """Return the site's folder for the caches of a job on its node; None if no variable has a value below it."""
     return site.caches if site is not None and any(site.is_cache(item.value) for item in variables) else None
 
 
 def variables_of_engine(snapshot: Snapshot | None, site: Site | None = None) -> str:
-    """Return what the variables of a machine's engine begin with; both read the older name."""
+    """Return the prefix of the engine's variables on a machine; both engines read the older one, SINGULARITY."""
     engine = snapshot.engine if snapshot is not None else None
     name = engine.name if engine is not None else site.engine if site is not None else None
     return "APPTAINER" if (name or "").startswith("Apptainer") else "SINGULARITY"
 
 
 def site_binds(site: Site | None) -> tuple[Bind, ...]:
-    """Return what all containers on a site get."""
+    """Return the binds that all containers on a site get."""
     if site is None:
         return ()
     return tuple(Bind(one.path, one.path, f"{one.reason} ({one.source or site.name})") for one in site.binds)
@@ -111,9 +111,9 @@ def site_binds(site: Site | None) -> tuple[Bind, ...]:
 def manifest_for(
     fit: HostFit | None, snapshot: Snapshot | None, site: Site | None
 ) -> tuple[BindManifest | None, str | None]:
-    """Return what is bound for an image: for a node that was looked at, else what the image carries; and a doubt.
+    """Return the manifest of an image, for a scanned node or else from the image itself, and a doubt about it.
 
-    What the site has for all is in it. None: nothing of an image or a node is known.
+    It includes the binds that the site gives all containers. None: nothing is known about the image's files or a node.
     """
     if fit is None or snapshot is not None:
         return fit.manifest if fit is not None else None, None
@@ -122,7 +122,7 @@ def manifest_for(
 
 
 def forced_off(context: ImageInContext) -> Iterator[str]:
-    """Yield what an image sets that keeps RCCL off the fabric, whatever is bound; for one that is not checked."""
+    """Yield settings of an unchecked image that keep RCCL off the fabric, whatever is bound."""
     found = Findings(Level.STATIC)
     judge_variables(context.variables, FabricPath(), found)
     for finding in as_doubts(found.found, context.variables):
@@ -131,7 +131,7 @@ def forced_off(context: ImageInContext) -> Iterator[str]:
 
 
 def spec(bind: Bind) -> str:
-    """Return a bind as `--bind` takes it."""
+    """Return a bind in the syntax of `--bind`."""
     text = str(BindSpec(bind.source, bind.target))
     options = [*(["image-src=/"] if bind.of_image else []), *(["ro"] if bind.read_only else [])]
     if not options:
@@ -140,7 +140,7 @@ def spec(bind: Bind) -> str:
 
 
 def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: str) -> None:
-    """Raise FailedError for what comes out of an image or a snapshot and cannot be written so that it stays text.
+    """Raise FailedError for text from an image or a snapshot that cannot be written without being evaluated.
 
     `style` is a format of `lumiimg bind`, `module` or `job`.
     """
@@ -160,11 +160,11 @@ def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: s
 
 
 def exports(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -> list[str]:
-    """Return lines for a POSIX shell; read twice they bind once, and what the user binds stays."""
+    """Return lines for a POSIX shell; sourced twice, they bind once, and the user's own binds stay."""
     lines: list[str] = []
     if specs := ",".join(map(spec, binds)):
         name = f"{engine}_BIND"
-        # Apptainer passes over SINGULARITY_BIND where it has a variable of its own
+        # Apptainer ignores SINGULARITY_BIND if its own variable is set
         old = f"${{{name}:-${{SINGULARITY_BIND:-}}}}" if engine == "APPTAINER" else f"${{{name}:-}}"
         lines = [
             f"lumiimg_binds={shlex.quote(specs)}",
@@ -179,9 +179,9 @@ def exports(engine: str, binds: Iterable[Bind], variables: Iterable[Variable]) -
 
 
 def manifest_text(bound: BoundImage, snapshot: Snapshot, style: str) -> str:
-    """Return a manifest for a `shell`, or for the command line of `singularity`.
+    """Return a manifest as text for a `shell`, or for the command line of `singularity`.
 
-    Raises FailedError for a path that no engine takes.
+    Raises FailedError for a path that no engine accepts.
     """
     if bound.is_refused:
         return _REFUSED[style]
@@ -197,7 +197,7 @@ def manifest_text(bound: BoundImage, snapshot: Snapshot, style: str) -> str:
 
 
 def _comments(bound: BoundImage) -> Iterator[str]:
-    """Yield each bind and variable with its reason."""
+    """Yield comments that list each bind and variable with its reason."""
     manifest = bound.manifest
     yield f"lumiimg bind {bound.of.image} for {bound.of.host}: fabric {manifest.fabric.value}"
     if not manifest.binds:

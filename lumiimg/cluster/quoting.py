@@ -1,4 +1,4 @@
-"""Scripts that lie as files beside the code that fills them in, and text of others in them: comments, values, words."""
+"""Script templates, stored as files beside the code that fills them in, and foreign text in them, quoted safely."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PLACE = re.compile(r"^@([A-Z]+)@\n|@([A-Z]+)@", re.MULTILINE)
 _REASON = re.compile(r"^( *#)\?( .*\n)", re.MULTILINE)
 _CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
 NOT_IN_PATHS = re.compile(rf"[{_CONTROL}]")
-# engines evaluate the values of variables as a shell does; none of these is in a path that somebody means
+# engines evaluate the values of variables as a shell does; no intended path contains one of these
 UNSAFE = re.compile(rf"[{_CONTROL}$`\"'\\]")
 
 
 def filled(name: str, *, annotate: bool = True, **values: str | Iterable[str]) -> str:
-    """Return a file of this room, in which `@NAME@` stands for a value, or lines; one for nothing is left out.
+    """Return a template of this package with each `@NAME@` replaced by a value or lines; an empty line is dropped.
 
-    Lines that begin with `#?` are reasons: comments, or left out without `annotate`.
+    Lines that begin with `#?` are reasons: with `annotate` they become comments, without it they are left out.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -38,7 +38,7 @@ def filled(name: str, *, annotate: bool = True, **values: str | Iterable[str]) -
 
 
 def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
-    """Return a text in lines, none of which a character of it ends; `first` and `rest` are what they begin with."""
+    """Return a text as lines, which none of its characters can break; `first` and `rest` are the indents."""
     return textwrap.wrap(
         one_line(text),
         columns,
@@ -50,12 +50,12 @@ def wrapped(text: str, columns: int, first: str, rest: str) -> list[str]:
 
 
 def comment(text: str) -> list[str]:
-    """Return a text in lines of comment; a backslash at the end of one would take the next along in Tcl."""
+    """Return a text as comment lines; in Tcl, a backslash at the end of one would continue it on the next line."""
     return [f"{line} " if line.endswith("\\") else line for line in wrapped(text, COLUMNS, "# ", "# ")]
 
 
 def folded(first: str, words: Iterable[str]) -> str:
-    """Return a command of words that are quoted already, on as many lines as it takes."""
+    """Return a command, wrapped onto as many lines as it needs; the words are already quoted."""
     lines = [first]
     for word in words:
         if len(lines[-1]) + len(word) < COLUMNS or len(word) > COLUMNS:
@@ -66,24 +66,24 @@ def folded(first: str, words: Iterable[str]) -> str:
 
 
 def names_in(text: str) -> set[str]:
-    """Return the names of the variables that a value names, as `$NAME` or `${NAME}`."""
+    """Return the names of the variables that a value refers to as `$NAME` or `${NAME}`."""
     return {match[2] for match in _REFERENCE.finditer(text)}
 
 
 def without_names(text: str) -> str:
-    """Return a value without the variables that it names."""
+    """Return a value without its references to variables."""
     return _REFERENCE.sub("", text)
 
 
 def if_set(text: str) -> str:
-    """Return a value for double quotes of a shell in which what it names need not be set."""
+    """Return a value for a shell's double quotes in which the variables that it refers to may be unset."""
     return _REFERENCE.sub(r"${\2-}", text)
 
 
 def value(text: str, *, literal: bool = False) -> str:
-    """Return a value for `sh`, in double quotes: `$NAME` stays one, unless `literal`; all else is text.
+    """Return a value quoted for `sh`: `$NAME` stays a reference unless `literal`; everything else is text.
 
-    Raises BadInputError for control characters: they come out of an image or a file, and mean nothing there.
+    Raises BadInputError for control characters: they come from an image or a file and have no use there.
     """
     if not text.isprintable():
         raise BadInputError("holds a control character, so it cannot be set in a job", where=one_line(text))

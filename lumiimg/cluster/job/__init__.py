@@ -1,1 +1,1 @@
-"""`lumiimg job`: a script for an image on a site, for Slurm or PBS."""
+"""`lumiimg job`: a job script for an image on a site, for Slurm or PBS."""

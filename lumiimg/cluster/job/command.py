@@ -1,4 +1,4 @@
-"""What a command says of its job: what starts its ranks, its framework, and what a server of vLLM still wants."""
+"""What a job's command reveals: the launcher of its ranks, its framework, and options that a vLLM server lacks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MODULES = (
     "deepspeed.launcher.runner",
 )
 _DASH_M = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)", re.DOTALL)
-"""Also behind other letters, and with the module in the same word: `-um x`, `-mx` (python(1))."""
+"""Also after other letters, and with the module in the same word: `-um x`, `-mx` (python(1))."""
 _TENSOR, _PIPELINE = "--tensor-parallel-size", "--pipeline-parallel-size"
 _EXECUTOR = "--distributed-executor-backend"
 _SIZES = {_TENSOR: "-tp", _PIPELINE: "-pp", "--data-parallel-size": "-dp"}
-"""With their short forms (vLLM docs, `vllm serve`). Their product is the number of GPUs: who says one, says all."""
+"""With short forms (vLLM docs, `vllm serve`). Their product is the number of GPUs: a command sets all or none."""
 _CONFIG = "--config"
-"""A file in which any of them may be, and a word of the command line comes over it."""
+"""A file that may set any of these options; the command line overrides it."""
 
 
 def launcher_of(command: tuple[str, ...]) -> str | None:
-    """Return what of a command starts ranks, which a job does itself; None where nothing does."""
+    """Return the launcher in a command, which would start ranks as the job itself does; None if it has none."""
     program = _program_of(command)
     if program in _LAUNCHERS:
         return program
@@ -42,7 +42,7 @@ def launcher_of(command: tuple[str, ...]) -> str | None:
 
 
 def framework_of(command: tuple[str, ...], *, has_torch: bool) -> tuple[Framework, str]:
-    """Return the framework of a command that nobody named one for, and why."""
+    """Return the framework of a command for which none was named, and why."""
     if _program_of(command) == "vllm" or _serves(command):
         return framework_named("vllm"), "the command starts vLLM"
     if has_torch:
@@ -55,7 +55,7 @@ def _program_of(command: tuple[str, ...]) -> str:
 
 
 def _module_of(command: tuple[str, ...]) -> str | None:
-    """Return the module that a command runs by `python -m`; None where it runs anything else."""
+    """Return the module that a command runs with `python -m`; None if it runs anything else."""
     if not _program_of(command).startswith("python"):
         return None
     words = iter(command[1:])
@@ -71,16 +71,16 @@ def _module_of(command: tuple[str, ...]) -> str | None:
 
 
 class ServingPlace(StrEnum):
-    """Where a server of vLLM is reached."""
+    """Where clients reach a vLLM server."""
 
     SOCKET = "socket"
-    """In a folder of the user's alone."""
+    """In a folder that only the user can access."""
     KEY = "key"
-    """On a port, with a key that the job makes."""
+    """On a port, with a key that the job generates."""
 
     @property
     def note(self) -> str:
-        """What is to be said of who reaches the server."""
+        """A note on who can reach the server."""
         if self is ServingPlace.SOCKET:
             return (
                 "vLLM serves on a socket that only you can use; with --port N, on a port with a key "
@@ -95,9 +95,9 @@ class ServingPlace(StrEnum):
 def clients_of(
     place: ServingPlace, command: tuple[str, ...], folder: str | None, shape: Shape, *, site: str, is_slurm: bool
 ) -> tuple[Remedy, ...]:
-    """Return the commands by which a client reaches a server of vLLM, with variables of the script of the job.
+    """Return the commands with which a client reaches a vLLM server, in terms of the job script's variables.
 
-    `folder`: that of the socket, on the first node.
+    `folder`: the folder of the socket, on the first node.
     """
     if place is ServingPlace.SOCKET:
         first = " -N1 -n1 -w $MASTER_ADDR" if shape.nodes > 1 else ""
@@ -105,7 +105,7 @@ def clients_of(
         asked = f"{there} curl --unix-socket {folder}/vllm http://localhost/v1/models"
         return (Remedy(command=asked, where=f"on {site}"),)
     port = _port_of(command)
-    # by a file: other users of a login node see the words of a command
+    # through a file: other users of a login node see the arguments of a command
     bearer = "@<(sed 's/^/Authorization: Bearer /' \"$LUMIIMG_JOB/vllm.key\")"
     return (
         Remedy(command=f"curl -H {bearer} http://$MASTER_ADDR:{port}/v1/models", where=f"on {site}"),
@@ -114,7 +114,7 @@ def clients_of(
 
 
 def _port_of(command: tuple[str, ...]) -> str:
-    """Return the port that vLLM is given, or its own (vLLM docs, `vllm serve`)."""
+    """Return the port passed to vLLM, or its default (vLLM docs, `vllm serve`)."""
     said: list[str] = re.findall(r"(?<!\S)--port[ =](\d+)(?!\S)", " ".join(command))
     return said[-1] if said else "8000"
 
@@ -122,7 +122,7 @@ def _port_of(command: tuple[str, ...]) -> str:
 def with_parallel_options(
     command: tuple[str, ...], shape: Shape, *, by_ray: bool
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return a command with the parallel sizes of a job, or as it was, and why so; `by_ray`: Ray connects its nodes."""
+    """Return a command with the job's parallel sizes, or unchanged, and why; `by_ray`: Ray connects the nodes."""
     wanted = {_TENSOR: f"{shape.gpus}"}
     if shape.nodes > 1:
         wanted |= {_PIPELINE: f"{shape.nodes}", _EXECUTOR: "ray" if by_ray else "mp"}
@@ -139,9 +139,9 @@ def with_parallel_options(
 
 
 def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
-    """Return how a server of vLLM is kept to its user; None where the user says it, or none is started.
+    """Return how access to a vLLM server is restricted to its user; None if the command sets that, or starts none.
 
-    By default it listens on a port, which is open to all who reach the node.
+    By default vLLM listens on a port, which is open to everyone who can reach the node.
     """
     if not _serves(command) or any(_says(command, name) for name in ("--uds", "--api-key", _CONFIG)):
         return None
@@ -151,18 +151,18 @@ def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
 
 
 def lacks_ray(stack: Stack) -> bool:
-    """Whether an image has a vLLM that can connect nodes, and no Ray, on which it no longer depends from 0.18 on."""
+    """Whether an image has a vLLM that can connect nodes, but not Ray, which vLLM no longer depends on from 0.18."""
     return is_met(facts().since["nodes"].need, stack) and "ray" not in stack.offers
 
 
 def _serves(command: tuple[str, ...]) -> bool:
-    """Whether a command is a server of vLLM, with its options: `vllm serve`, `python -m vllm.entrypoints…`."""
+    """Whether a command starts a vLLM server, whose options it takes: `vllm serve`, `python -m vllm.entrypoints…`."""
     if _program_of(command) == "vllm":
         return command[1:2] == ("serve",)
     return (_module_of(command) or "").startswith("vllm.entrypoints.")
 
 
 def _says(command: tuple[str, ...], name: str, short: str = "") -> bool:
-    """Whether an option is among words, whole, by its short form, or cut short, as argparse takes it."""
+    """Whether a command has an option: in full, in its short form, or abbreviated as argparse allows."""
     said = {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
     return short in said or any(len(word) > len("--x") and name.startswith(word) for word in said)

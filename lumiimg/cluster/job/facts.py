@@ -1,4 +1,4 @@
-"""What is known of frameworks and schedulers, by which jobs are started: facts.toml, typed."""
+"""Facts about the frameworks and schedulers that start jobs: facts.toml, typed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lumiimg.core.toml import package_toml
 
 
 class FrameworkVariable(SiteVariable, frozen=True, kw_only=True):
-    """A variable that a framework wants."""
+    """A variable that a framework requires."""
 
     scheduler: str | None = None
-    """That it is for; None: any."""
+    """The scheduler that it is for; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +26,27 @@ class Framework:
     """One way to start a program."""
 
     name: str
-    """As for --framework."""
+    """Name as in --framework."""
     title: str
     tasks: Literal["gpu", "node"]
-    """For what the scheduler starts a task."""
+    """Whether the scheduler starts a task for each GPU or for each node."""
     gpus: Literal["all", "own", "hip"]
-    """What a task sees: `all` of the node, its `own` only, or as `hip` numbers them."""
+    """The GPUs that a task sees: `all` of the node, only its `own`, or as `hip` numbers them."""
     because: str
     source: str
     torchrun: bool = False
     ray: Literal["never", "several", "always"] = "never"
-    """When it runs on a Ray cluster; `several`: on several nodes."""
+    """When the program runs on a Ray cluster; `several`: if the job has several nodes."""
     variable: tuple[FrameworkVariable, ...] = ()
 
     @property
     def task_a_gpu(self) -> bool:
-        """Whether the scheduler starts a task for each GPU; else one for each node."""
+        """Whether the scheduler starts one task per GPU rather than one per node."""
         return self.tasks == "gpu"
 
     @property
     def has_helpers(self) -> bool:
-        """Whether helpers of the collective library run beside the ranks; any other program has all its cores."""
+        """Whether helpers of the collective library run beside the ranks; a plain program has all its cores."""
         return self.name != "plain"
 
     def wants_ray(self, nodes: int) -> bool:
@@ -56,20 +56,20 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkCache:
-    """A folder that stays from job to job, by the variable that names it."""
+    """A folder that outlives the job, with the variable that names it."""
 
     name: str
     folder: str
-    """Below the one for all caches."""
+    """Path below the folder for all caches."""
     source: str
     date: dt.date
     framework: str | None = None
-    """Whose it is; None: of all that have models."""
+    """The framework that uses it; None: all that have models."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmFeature:
-    """The version from which on vLLM has something."""
+    """A feature of vLLM, with the version that introduced it."""
 
     need: Need
     what: str
@@ -79,7 +79,7 @@ class VllmFeature:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """What a scheduler is given, and what it calls things."""
+    """A scheduler's options and variable names."""
 
     name: str
     submit: str
@@ -101,7 +101,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """All of facts.toml."""
+    """The contents of facts.toml."""
 
     framework: tuple[Framework, ...]
     cache: tuple[FrameworkCache, ...]
@@ -111,15 +111,15 @@ class JobFacts:
 
 @cache
 def facts() -> JobFacts:
-    """Return what is known."""
+    """Return the facts."""
     return decode(package_toml(__package__, "facts.toml"), JobFacts)
 
 
 def framework_named(name: str) -> Framework:
-    """Return one of those that there are."""
+    """Return the framework with a known name."""
     return next(entry for entry in facts().framework if entry.name == name)
 
 
 def scheduler_of(name: str | None) -> Scheduler:
-    """Return the scheduler of a site; Slurm where that is not known."""
+    """Return the scheduler with this name; Slurm if the site has none that is known."""
     return next(entry for entry in facts().scheduler if entry.name == (name or "Slurm"))

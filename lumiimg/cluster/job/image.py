@@ -1,4 +1,4 @@
-"""What an image says that a job of it depends on: its stack, its Python, what is bound, what to know before."""
+"""Read from an image what its jobs depend on: its stack, its Python, its binds, and notes for the user."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack
 
 _MOUNTED = ("/dev", "/proc", "/sys", "/tmp", "/var/tmp")  # noqa: S108 - names, nothing is made there
-"""Engines mount these unasked (apptainer.conf: mount dev, mount proc, mount sys, mount tmp)."""
+"""Paths that engines mount by default (apptainer.conf: mount dev, mount proc, mount sys, mount tmp)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobImage:
-    """What an image, and a node that was looked at, say of a job."""
+    """What an image, and a scanned node, mean for a job."""
 
     stack: Stack
     site: Site
-    """With the driver of the node, where one was looked at."""
+    """The site, with the driver of the node if one was scanned."""
     python: Python | None
     variables: Mapping[str, str]
-    """That the image sets."""
+    """Environment variables set by the image."""
     manifest: BindManifest | None
-    """What its fabric wants; None: nothing is known of that."""
+    """Binds and variables that its fabric path requires; None: nothing is known about that."""
     fit: HostFit | None
-    """What was found of its binds, where there are any."""
+    """Result of checking those binds, if any."""
     binds: tuple[Bind, ...]
-    """What is bound."""
+    """All binds of the job."""
     notes: tuple[str, ...]
-    """What is to be said of it."""
+    """Notes for the user."""
 
 
 def read_image(
     request: JobRequest, path: Path, site: Site, snapshot: Snapshot | None, environment: Mapping[str, str]
 ) -> JobImage:
-    """Return what an image says of a job.
+    """Read an image for a job.
 
-    Raises RefusedError for an image for other processors, FailedError where nothing that could be bound loads,
-    BadInputError for a bind of the request that no engine takes.
+    Raises RefusedError for an image for other processors, FailedError if nothing that could be bound loads,
+    BadInputError for a bind of the request that no engine accepts.
     """
     venv = request.venv
     with open_for_check(path, without_ours(environment), snapshot, site, venv=venv) as context:
@@ -116,7 +116,7 @@ def _refuse_without_fabric(image: Path, manifest: BindManifest | None) -> None:
 
 
 def _with_own(binds: tuple[Bind, ...], request: JobRequest) -> tuple[Bind, ...]:
-    """Return binds with those of a user, who comes first where both have one target."""
+    """Return binds together with the user's own, which win where both have the same target."""
     wanted: dict[str, Bind] = {}
     for text in request.binds:
         for one in parse_binds(text):
@@ -131,13 +131,13 @@ def _with_own(binds: tuple[Bind, ...], request: JobRequest) -> tuple[Bind, ...]:
                 raise BadInputError("another bind has this target", where=f"--bind {text}", hint=hint)
     if wanted:
         both = (*(bind for bind in binds if bind.target not in wanted), *wanted.values())
-        # a folder before what is bound below it, which it would hide
+        # bind a folder before anything below it, which it would hide otherwise
         binds = tuple(sorted(both, key=lambda bind: bind.target.count("/")))
     return (*binds, request.venv.bind(read_only=True)) if request.venv else binds
 
 
 def _notes_of_gpu(context: ImageInContext) -> Iterator[str]:
-    """Yield what the GPU code of an image means for its jobs."""
+    """Yield notes on what the GPU code of an image means for its jobs."""
     machine = gpu_of_machine(context.snapshot, context.site)
     account = account_of_gpu(context.contents, machine, context.variable, loaded_in_jobs(context.image))
     if account is None:
@@ -155,11 +155,11 @@ def _notes_of_gpu(context: ImageInContext) -> Iterator[str]:
 
 
 def _unbound(context: ImageInContext, words: Iterable[str], binds: Iterable[Bind]) -> Iterator[str]:
-    """Yield a note for each absolute path, a word or behind a `=`, that neither the image has nor a bind brings.
+    """Yield a note for each absolute path, a word or after a `=`, that is neither in the image nor under a bind.
 
-    It names the highest folder above it that is not there: a bind there hides nothing of the image.
+    The note names the topmost missing folder on that path: a bind there hides no file of the image.
     """
-    mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - what engines mount by themselves
+    mounted = os.getcwd(), os.path.expanduser("~")  # noqa: PTH109, PTH111 - engines mount these by default
     known = [*_MOUNTED, *(folder for folder in mounted if folder != "/"), *(bind.target for bind in binds)]
     said: set[str] = set()
     for word in words:

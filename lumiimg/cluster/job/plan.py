@@ -1,6 +1,6 @@
-"""What a job is, whatever the scheduler: ranks, cores, variables and the program, each with its reason.
+"""The plan of a job for any scheduler: ranks, cores, variables and the program, each with its reason.
 
-`script.py` writes it, with what of it runs in the container.
+`script.py` writes it out, including the parts that run in the container.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ if TYPE_CHECKING:
     from lumiimg.cluster.job.image import JobImage
     from lumiimg.core.findings import Finding, Remedy
 
-RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - of the job, on each node
-"""Where Ray keeps what belongs to its session."""
+RAY = "/tmp/$USER-ray-$SLURM_JOB_ID"  # noqa: S108 - one per job and node
+"""Ray's session folder."""
 _CONTAINER_ENGINE = "CSCS Container Engine"
-"""The engine that starts containers by a file and by srun: no job script is written for it."""
+"""An engine whose containers srun starts from an EDF file: lumiimg writes no job script for it."""
 _TORCHLESS = ("plain", "ray", "vllm")
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """One job."""
+    """The plan of one job."""
 
     request: JobRequest
     image: JobImage
     shape: Shape
-    """What the scheduler is asked for."""
+    """The resources requested from the scheduler."""
     framework: Framework
     chosen: str
-    """Why this framework."""
+    """Why this framework was chosen."""
     command: tuple[str, ...]
-    """That the job runs, word by word."""
+    """The command of the job, word by word."""
     binding: RankBinding
-    """To which cores ranks are bound."""
+    """The cores to which ranks are bound."""
     mpi: SiteVariable | None
-    """How the launcher speaks with MPI; null where it is not said."""
+    """How the launcher connects to MPI; null if no `--mpi` is set."""
     notes: tuple[str, ...]
-    """What whoever submits it should know."""
+    """Notes for the person who submits it."""
     connects_itself: bool
     """Whether vLLM connects the nodes without Ray."""
     serving: ServingPlace | None
-    """How a server of vLLM is kept to its user; None where there is none, or the command says it."""
+    """How access to a vLLM server is restricted to its user; None if there is none, or the command sets it."""
 
     @property
     def site(self) -> Site:
-        """Where it runs."""
+        """The site where the job runs."""
         return self.image.site
 
     @property
     def scheduler(self) -> Scheduler:
-        """Who runs it."""
+        """The scheduler that runs the job."""
         return scheduler_of(self.site.scheduler)
 
     @property
     def launch(self) -> str:
-        """What starts the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
+        """The launcher of the ranks: `srun`, `torchrun`, `ray`, `mpiexec`."""
         if self.request.torchrun:
             return "torchrun"
         is_ray = self.framework.wants_ray(self.shape.nodes) and not self.connects_itself
@@ -90,39 +90,39 @@ class JobPlan:
 
     @property
     def ranks(self) -> int:
-        """On each node, whoever starts them."""
+        """Number of ranks on each node, whichever program starts them."""
         return self.shape.gpus if self.framework.task_a_gpu else 1
 
     @property
     def tasks(self) -> int:
-        """That the scheduler starts on each node."""
+        """Number of tasks that the scheduler starts on each node."""
         return 1 if self.request.torchrun else self.ranks
 
     @property
     def cores(self) -> int | None:
-        """Of one GPU; None where it is not known."""
+        """Number of cores per GPU; None if not known."""
         return _cores_of_a_gpu(self.site, self.framework)
 
     @property
     def variables(self) -> tuple[JobVariable, ...]:
-        """In the order in which they are set."""
+        """The variables, in the order in which they are set."""
         return tuple(_variables(self))
 
     @property
     def private(self) -> str | None:
-        """The folder of the job on a node, for its user alone: for caches, and for the socket of a server."""
+        """The job's folder on a node, accessible only to its user: for caches, and for the socket of a server."""
         by_number = f"/tmp/$USER-{'$PBS_JOBID' if self.scheduler.name == 'PBS' else '$SLURM_JOB_ID'}"  # noqa: S108
         return caches_of(self.site, self.variables) or (by_number if self.serving is ServingPlace.SOCKET else None)
 
     @property
     def obstacles(self) -> tuple[Finding, ...]:
-        """What keeps RCCL of several nodes from using what is bound."""
+        """Problems that keep RCCL from using the bound files on several nodes."""
         fit = self.image.fit if self.shape.nodes > 1 else None
         return tuple(finding for finding in fit.against if finding.severity is Severity.PROBLEM) if fit else ()
 
     @property
     def clients(self) -> tuple[Remedy, ...]:
-        """The commands by which a client reaches the server of the job, with variables of its script."""
+        """The commands with which a client reaches the job's server, in terms of the script's variables."""
         if self.serving is None:
             return ()
         site, is_slurm = self.site.name, self.scheduler.name == "Slurm"
@@ -130,19 +130,19 @@ class JobPlan:
 
     @property
     def has_epilog(self) -> bool:
-        """Whether the end of a task removes what the job has on its node: its only one there."""
+        """Whether a task epilog removes the job's files from the node; this needs the task to be the only one there."""
         return self.tasks == 1 and self.scheduler.name == "Slurm"
 
     @property
     def temporary_folders(self) -> tuple[str, ...]:
-        """Folders of this job on each node, as a shell reads them."""
+        """Folders of this job on each node, in shell syntax."""
         return tuple(filter(None, (self.private, RAY if self.launch == "ray" else None)))
 
 
 def plan_job(request: JobRequest, image: JobImage) -> JobPlan:
-    """Return the job of an image.
+    """Return the job plan of an image.
 
-    Raises FailedError for a shape that the site does not have, BadInputError for what cannot be started so.
+    Raises FailedError for a shape that the site does not offer, BadInputError for a request that cannot be started.
     """
     _check_words(request)
     site, stack = image.site, image.stack
@@ -203,15 +203,15 @@ def _check_site(request: JobRequest, site: Site, framework: Framework, shape: Sh
 
 
 def _cores_of_a_gpu(site: Site, framework: Framework) -> int | None:
-    """Return how many cores go with each GPU of a node, the least that any has near it; None: not known."""
+    """Return the number of cores per GPU, the smallest number near any GPU of a node; None: not known."""
     of = site.binding
     return min(len(of.cores_near(gpu, sparing=framework.has_helpers)) for gpu in range(len(of.near))) if of else None
 
 
 def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework) -> RankBinding:
-    """Return where the ranks of a node are bound, each beside the GPU of its number.
+    """Return the cores to which the ranks of a node are bound, each near the GPU with the rank's number.
 
-    Only on a node that the job has for itself, with all of its GPUs: else GPU 0 of the job is any GPU of the node.
+    Ranks are bound only on whole nodes with all their GPUs: otherwise the job's GPU 0 may be any GPU of the node.
     """
     if site.binding is None:
         return RankBinding(f"the cores near each GPU of {site.name} are not known: nothing is bound")
@@ -286,7 +286,7 @@ def _of_logs(site: Site) -> Iterator[JobVariable]:
 
 
 def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
-    """Yield where models, and kernels that vLLM compiles, are kept from job to job: homes are small."""
+    """Yield variables for the folders of models and vLLM's compiled kernels, which outlive the job: homes are small."""
     folder, name = plan.request.caches, plan.framework.name
     where, why = folder or plan.site.scratch, "on scratch, because homes have no space for models or compiled kernels"
     if where is None or (folder is None and name == "plain"):
@@ -296,7 +296,7 @@ def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
             yield JobVariable(entry.name, f"{where}/{entry.folder}", why, entry.source, literal=folder is not None)
 
 
-# -- what the script cannot see to --
+# -- what the script cannot take care of --
 
 
 def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]:

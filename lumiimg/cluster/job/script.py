@@ -1,7 +1,7 @@
-"""A job as a script of its scheduler, with reasons where they are wanted, and the small files that it writes.
+"""Write a job as a script for its scheduler, optionally with reasons, and the small files that the script writes.
 
-Those run in the container: set variables, bind, become the program. What only a rank knows (its number) or what the
-image's own environment would come over is set there, and nowhere else.
+These run in the container: they set variables, bind the rank and exec the program. Only they set values that only a
+rank knows (its number) or that the image's own environment would override.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from lumiimg.cluster.binds import JobVariable
 
 _LOGS_KIB = 32_768
-"""On disk of logs that are read while all nodes of the job wait for it, so files of 4,096 ranks at most: 3 to 6 s."""
+"""Size limit on disk for logs read at the end while all nodes wait: files of at most 4,096 ranks, 3 to 6 s."""
 _VISIBLE = {None: "ROCR_VISIBLE_DEVICES", "NVIDIA": "CUDA_VISIBLE_DEVICES", "Intel": "ZE_AFFINITY_MASK"}
-"""The variable that leaves a process one GPU, by who makes it; None is AMD."""
+"""The variable that restricts a process to one GPU, by vendor; None is AMD."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobScript:
-    """A job script with its arithmetic."""
+    """A job script with the plan that it was computed from."""
 
     plan: JobPlan
     script: str
-    """The script."""
+    """The text of the script."""
 
 
 def script_of(plan: JobPlan, *, robust: bool, annotate: bool) -> JobScript:
-    """Return a job with its script.
+    """Return a job plan with its script.
 
-    `robust`: nothing of modules and profiles reaches the container; `annotate`: each choice has its reason.
+    `robust`: no settings of modules or profiles reach the container; `annotate`: each choice gets its reason.
     """
     return JobScript(plan, _Writer(plan, annotate).script(robust=robust))
 
@@ -51,11 +51,11 @@ class _Writer:
     annotate: bool
 
     def why(self, text: str) -> list[str]:
-        """Return a reason as comment, if there are any."""
+        """Return a reason as comment lines, or nothing if reasons are off."""
         return comment(text) if self.annotate else []
 
     def filled(self, name: str, **values: str | Iterable[str]) -> str:
-        """Return a file of this folder with its values, which may be lines."""
+        """Return a template of this folder, filled with values, which may be lines."""
         return filled(f"job/{name}", annotate=self.annotate, **values)
 
     def script(self, *, robust: bool) -> str:
@@ -104,7 +104,7 @@ class _Writer:
                 yield from self.why(f"{site.name}: {advice.text} ({advice.source}).")
 
     def _directives(self) -> Iterator[str]:
-        """Yield what the scheduler is asked for."""
+        """Yield the directives for the scheduler."""
         plan, shape, scheduler = self.plan, self.plan.shape, self.plan.scheduler
         if shape.partition:
             yield from self.why(f"{shape.partition}: {shape.because}")
@@ -119,7 +119,7 @@ class _Writer:
                 yield f"{scheduler.directive} {wanted.value}"
 
     def _modules(self) -> Iterator[str]:
-        """Yield what makes the engine be there. Before `set -u`: modules are written without it in mind."""
+        """Yield commands that load the engine. They come before `set -u`, which modules may not be written for."""
         for module in self.plan.site.modules:
             yield from self.why(f"{module.because} ({module.source})")
             yield f"module load {shell_quote(module.name)}"
@@ -131,24 +131,24 @@ class _Writer:
                 yield f"export {item.name}={value(item.value, literal=item.literal)}"
 
     def _end(self, folders: str) -> Iterator[str]:
-        """Yield what is done at the end, whatever ended the job."""
+        """Yield commands that run at the end, however the job ended."""
         plan = self.plan
         log = "$LUMIIMG_JOB/ranks.log" if plan.site.vendor == "Intel" else "$LUMIIMG_JOB/nccl"
         later = f'echo "which network it used: lumiimg log {log}"'
         is_long = f'[ "$(du -sk "{log}" | cut -f1)" -gt {_LOGS_KIB} ]'
         yield f'if {is_long}; then {later}; else lumiimg log "{log}" || true; fi'
-        if folders and plan.scheduler.name == "PBS":  # of a job that is killed they stay
+        if folders and plan.scheduler.name == "PBS":  # if the job is killed, they stay
             yield f'mpiexec -n "$LUMIIMG_NODES" -ppn 1 rm -rf {folders} || true'
 
     def _cleanup(self, folders: str) -> str:
-        """Return what removes the folders of the job from its nodes."""
+        """Return the code that removes the job's folders from its nodes."""
         if not self.plan.has_epilog:
             return self.filled("cleanup.sh", FOLDERS=folders)
         names = [" %q-*" if self._is_unique(folder) else " %q" for folder in self.plan.temporary_folders]
         return self.filled("epilog.sh", NAMES="".join(names), FOLDERS=folders)
 
     def _is_unique(self, folder: str) -> bool:
-        """Whether each task makes a folder of its own whose name begins with this one, as no client has to know it."""
+        """Whether each task makes its own folder, whose name begins with this one, as no client has to know it."""
         plan = self.plan
         return folder == plan.private and plan.has_epilog and plan.serving is not ServingPlace.SOCKET
 
@@ -159,7 +159,7 @@ class _Writer:
             yield f"echo {value(client)}"
 
     def _step(self) -> Iterator[str]:
-        """Yield what starts the tasks."""
+        """Yield the command that starts the tasks."""
         plan, binding, of_site = self.plan, self.plan.binding, self.plan.site.binding
         is_pbs = plan.scheduler.name == "PBS"
         yield from self.why(binding.because)
@@ -210,7 +210,7 @@ class _Writer:
     # -- in the container --
 
     def _task(self) -> str:
-        """Return what each task runs, with the program as its arguments."""
+        """Return the script that each task runs, with the program as its arguments."""
         plan, scheduler = self.plan, self.plan.scheduler
         settings = [*self._visible(), *self._folder()]
         if plan.request.torchrun:
@@ -230,7 +230,7 @@ class _Writer:
         )
 
     def _numbers(self) -> Iterator[str]:
-        """Yield what gives a task its number among all; the one program of a node gives its own."""
+        """Yield code that gives a task its global rank; a framework's single program per node numbers its own."""
         if self.plan.framework.task_a_gpu:
             of = self.plan.scheduler
             yield from self.why("who it is among the ranks")
@@ -238,7 +238,7 @@ class _Writer:
             yield folded("export", [*names, f"LOCAL_WORLD_SIZE={self.plan.tasks}"])
 
     def _visible(self) -> Iterator[str]:
-        """Yield what leaves a task the GPUs that are its own."""
+        """Yield code that restricts a task to its own GPUs."""
         vendor, gpus = self.plan.site.vendor, self.plan.framework.gpus
         variable = _VISIBLE.get(vendor)
         if gpus == "own" and variable is not None:
@@ -253,7 +253,7 @@ class _Writer:
             yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(self.plan.shape.gpus)))}"
 
     def _folder(self) -> Iterator[str]:
-        """Yield what makes the folder of the job on its node."""
+        """Yield code that makes the job's folder on its node."""
         private = self.plan.private
         if private is None:
             return
@@ -267,11 +267,11 @@ class _Writer:
         yield f'if {others}; then echo "not a folder of this user: $private" >&2; exit 1; fi'
 
     def exports(self, *where: SetIn) -> Iterator[str]:
-        """Yield what sets variables, and makes folders for them."""
+        """Yield code that sets variables and makes folders for them."""
         line: list[JobVariable] = []
         folders: list[str] = []
         for item in (item for item in self.plan.variables if item.set_in in where):
-            # a shell reads a line whole before it sets any
+            # a shell expands the whole line before it sets any variable
             if line and (self.annotate or item.names & {other.name for other in line}):
                 yield self._export(line)
                 line = []
@@ -290,14 +290,14 @@ class _Writer:
         return folded("export", [f"{item.name}={self._value(item)}" for item in items])
 
     def _value(self, item: JobVariable) -> str:
-        """Return a value for a shell: below the folder of the job, with the variable that has its name."""
+        """Return a value in shell syntax; a path in the job's folder is written with the variable for that folder."""
         site = self.plan.site
         if not item.literal and site.is_cache(item.value):
             return value(f"$private{item.value.removeprefix(site.caches or '')}")
         return value(item.value, literal=item.literal)
 
     def _added(self) -> Iterator[str]:
-        """Yield what is added to the command of a task."""
+        """Yield code that adds options to the command of a task."""
         plan, node = self.plan, self.plan.scheduler.node
         if plan.serving is ServingPlace.KEY:
             yield from self.why("a key, as all who reach the node reach its port: clients send it as a bearer token")
@@ -319,12 +319,12 @@ class _Writer:
 
     @property
     def _has_rank(self) -> bool:
-        """Whether ranks of torchrun have something to do before the program."""
+        """Whether torchrun's ranks must run something before the program."""
         of_rank = any(item.set_in is SetIn.RANK for item in self.plan.variables)
         return self.plan.request.torchrun and (of_rank or bool(self.plan.binding.ranks))
 
     def _of_ranks(self) -> Iterator[str]:
-        """Yield the reasons for what each rank of torchrun does, and what it needs for that."""
+        """Yield the reasons for what each torchrun rank does, and code that exports what it needs."""
         variables = [item for item in self.plan.variables if item.set_in is SetIn.RANK]
         for item in variables:
             yield from self.why(f"{item.name}, in each rank: {item.reason}")
@@ -334,7 +334,7 @@ class _Writer:
             yield from self.why("each rank binds itself to the cores beside its GPU")
 
     def _rank(self) -> str:
-        """Return what each rank of torchrun runs, with the program as its arguments."""
+        """Return the script that each torchrun rank runs, with the program as its arguments."""
         lines, bound = [*replace(self, annotate=False).exports(SetIn.RANK)], ""
         if self.plan.binding.ranks:
             cores = " ".join(ranges(rank.cores) for rank in self.plan.binding.ranks)
@@ -344,7 +344,7 @@ class _Writer:
 
 def _cores_of_a_task(cores: int, plan: JobPlan) -> Iterator[str]:
     yield f"--cpus-per-task={cores * plan.shape.gpus // plan.tasks}"
-    # else its CPUs may be hardware threads, two of a core: half of the cores (LUMI course of 2026-04, 201-Slurm)
+    # otherwise CPUs may be hardware threads, two per core: half as many cores (LUMI course of 2026-04, 201-Slurm)
     yield "--hint=nomultithread"
 
 
@@ -352,7 +352,7 @@ def _slurm_options(plan: JobPlan) -> Iterator[str]:
     shape, of_site = plan.shape, plan.site.binding
     yield f"--nodes={shape.nodes}"
     yield f"--ntasks-per-node={plan.tasks}"
-    # of three GPUs that Slurm picks nobody would know which they are
+    # if Slurm picked three GPUs, nobody would know which ones
     yield f"--gpus-per-node={shape.node_gpus if shape.whole_nodes and shape.node_gpus else shape.gpus}"
     if shape.whole_nodes:
         yield "--exclusive"

@@ -1,4 +1,4 @@
-"""What somebody wants to run, and the shape that a site gives it: nodes, GPUs, time, partition, cores of each rank."""
+"""A job request, and the shape that a site gives it: nodes, GPUs, time, partition, cores of each rank."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ _DEFAULT_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What somebody wants to run; None where the site, the image or the command decides."""
+    """What the user wants to run; None where the site, the image or the command decides."""
 
     image: str
-    """By the path that the job will see."""
+    """Path of the image as the job will see it."""
     command: tuple[str, ...]
-    """Word by word."""
+    """The command, word by word."""
     nodes: int = 1
     gpus: int | None = None
-    """Of each node."""
+    """GPUs per node."""
     partition: str | None = None
     account: str | None = None
     time_s: int | None = None
     exclusive: bool = False
-    """Nodes for the job alone, also in a partition that shares them."""
+    """Whether to request exclusive nodes even in a partition that shares them."""
     framework: str | None = None
     torchrun: bool = False
     binds: tuple[str, ...] = ()
-    """On top of the site's, as engines take them: `PATH` or `SRC:DEST[:ro]`."""
+    """Binds on top of the site's, in engine syntax: `PATH` or `SRC:DEST[:ro]`."""
     caches: str | None = None
-    """A folder that stays, for models and compiled kernels; None: the site's scratch."""
+    """A persistent folder for models and compiled kernels; None: the site's scratch."""
     venv: Venv | None = None
-    """A Python environment to be bound."""
+    """A Python environment to bind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a scheduler is asked for."""
+    """The resources requested from a scheduler."""
 
     nodes: int
-    """Of the job."""
+    """Number of nodes."""
     gpus: int
-    """Of each node, that the program uses."""
+    """GPUs per node that the program uses."""
     node_gpus: int | None
-    """That a node has; None where the site's file does not say."""
+    """GPUs that a node has; None if the site file does not say."""
     partition: str | None
-    """Null: the scheduler chooses."""
+    """Partition; null: the scheduler chooses."""
     account: str | None
-    """Null: none was named."""
+    """Account; null: none was named."""
     time_s: int
-    """Limit, in seconds."""
+    """Time limit in seconds."""
     whole_nodes: bool
-    """Whether the job has its nodes for itself."""
+    """Whether the job has its nodes to itself."""
     because: str
-    """Why this partition; empty where the scheduler chooses."""
+    """Why this partition; empty if the scheduler chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +74,29 @@ class RankCores:
     """The cores of one rank."""
 
     local_rank: int
-    """On its node, from 0; the number of its GPU, too."""
+    """Rank on its node, from 0, which is also the number of its GPU."""
     cores: tuple[int, ...]
-    """Nearest to its GPU, without those that are kept, as the kernel numbers them."""
+    """Cores nearest to its GPU, without reserved ones, in the kernel's numbering."""
     mask: str
-    """A bit for each core, core 0 the lowest, in hexadecimal, as wide as the node: for `srun --cpu-bind`."""
+    """Hexadecimal mask for `srun --cpu-bind`: a bit for each core of the node, core 0 the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankBinding:
-    """To which cores the ranks of a node are bound; each node has the same."""
+    """The cores to which the ranks of a node are bound; the same on every node."""
 
     because: str
-    """Why they are bound, or not."""
+    """Why ranks are bound, or not."""
     ranks: tuple[RankCores, ...] = ()
-    """Empty where ranks are not bound."""
+    """Cores of each rank; empty if ranks are not bound."""
 
 
 def shape_of(request: JobRequest, site: Site) -> Shape:
-    """Return a shape that the site can give.
+    """Return a shape that the site can provide.
 
-    Raises FailedError for one that it cannot, with the nearest that it can; UnknownNameError for a partition that it
-    does not have, BadInputError for a name that no scheduler takes, or where the GPUs of a node are not known and were
-    not named.
+    Raises FailedError, with the nearest possible shape, for one that it cannot; UnknownNameError for a partition that
+    it does not have; BadInputError for a name that no scheduler accepts, or if the number of GPUs per node is neither
+    known nor given.
     """
     for option, name in (("--partition", request.partition), ("--account", request.account)):
         if name is not None and not re.fullmatch(PARTITION, name):
@@ -126,9 +126,9 @@ def shape_of(request: JobRequest, site: Site) -> Shape:
 
 
 def _partition(request: JobRequest, site: Site, *, whole: bool) -> tuple[SitePartition, str]:
-    """Return the partition that was named, else the first that can give it, and why.
+    """Return the named partition, else the first that can take the job, and why.
 
-    `whole`: those that give whole nodes come first, else those that share theirs; one for tests is never chosen.
+    `whole`: prefer partitions of whole nodes, else those that share theirs. Test partitions are a last resort.
     """
     tests: list[str] = []
     if request.partition is not None:
@@ -158,7 +158,7 @@ def _partition(request: JobRequest, site: Site, *, whole: bool) -> tuple[SitePar
 
 
 def _objections(request: JobRequest, partition: SitePartition) -> Iterator[tuple[str, str]]:
-    """Yield what a partition does not give of the request, and the option that it would take."""
+    """Yield each limit of a partition that the request exceeds, and the option that it would accept."""
     nodes = min(max(request.nodes, partition.least_nodes), partition.nodes)
     if nodes != request.nodes:
         bound = "most" if nodes < request.nodes else "least"
