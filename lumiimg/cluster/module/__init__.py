@@ -1,1 +1,1 @@
-"""`lumiimg module`: module files and wrappers, by which an image is used like a program."""
+"""`lumiimg module`: module files and wrappers, with which an image is used like an installed program."""

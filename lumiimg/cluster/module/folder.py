@@ -1,6 +1,6 @@
-"""The folder of modules: wrappers below software/NAME/VERSION, found by the module files below modulefiles/NAME.
+"""The modules folder: wrappers below software/NAME/VERSION, which the module files below modulefiles/NAME point to.
 
-A version is there once its module file is; that is written last. What was not made by lumiimg is never replaced.
+A version exists once its module file does, which is written last. Files that lumiimg did not make are never replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.module.plan import ImageModule
 
 RECORD = "lumiimg.json"
-"""Says which image the folder of a version is for, and that it is ours."""
+"""Records which image the folder of a version is for, and marks the folder as lumiimg's."""
 _SCHEMA = 1
 _MAX_RECORD_BYTES = 1 << 20
 
@@ -29,8 +29,8 @@ _MAX_RECORD_BYTES = 1 << 20
 def write_module(module: ImageModule, *, force: bool) -> None:
     """Write wrappers and module file.
 
-    Raises BadInputError where the name is that of another image (unless `force`) or of what is not ours, FailedError
-    if it cannot be written.
+    Raises BadInputError if the name belongs to another image (unless `force`) or to files that are not lumiimg's,
+    FailedError if it cannot be written.
     """
     file, folder = module.files.modulefile, module.folder
     _refuse_foreign_files(module, file, force=force)
@@ -43,7 +43,7 @@ def write_module(module: ImageModule, *, force: bool) -> None:
             made.extend(make_folder(folder, below) for below in (part, f"{part}/{module.name}"))
         with replaced(file) as written:
             written.write(module_text(module).encode())
-            written.flush()  # where the disk is full, before there is a folder
+            written.flush()  # so that a full disk is noticed before the folder is made
             _replace(module.home, texts)
     except OSError as error:
         raise FailedError(
@@ -51,7 +51,7 @@ def write_module(module: ImageModule, *, force: bool) -> None:
         ) from error
     finally:
         for empty in reversed(made):
-            with suppress(OSError):  # as a rule it is not empty
+            with suppress(OSError):  # usually it is not empty
                 empty.rmdir()
 
 
@@ -74,7 +74,7 @@ def _refuse_foreign_files(module: ImageModule, file: Path, *, force: bool) -> No
 
 
 def _record_in(home: Path) -> dict[str, Any] | None:
-    """Return what a folder of ours says of itself; None where it is not ours."""
+    """Return the record in a folder; None if the folder is not lumiimg's."""
     try:
         data = json.loads(read_beginning(home / RECORD, _MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -84,12 +84,12 @@ def _record_in(home: Path) -> dict[str, Any] | None:
 
 
 def _replace(home: Path, texts: dict[str, str]) -> None:
-    """Put a folder in its place by rename; the one that was there goes when the new one is whole."""
+    """Put a new folder in place by rename; an old one is removed only once the new one is complete."""
     with own_folder(home.parent, ".lumiimg-") as scratch:
         new = scratch / "new"
         (new / "bin").mkdir(parents=True)
         for name, text in texts.items():
-            (new / name).touch(0o666 if name == RECORD else 0o777)  # the user's umask takes its bits away
+            (new / name).touch(0o666 if name == RECORD else 0o777)  # the user's umask applies
             (new / name).write_text(text, encoding="utf-8")
         if not os.path.lexists(home):
             new.rename(home)

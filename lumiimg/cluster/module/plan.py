@@ -1,4 +1,4 @@
-"""A module for an image: what it binds, sets and puts on PATH, with the reason of each."""
+"""A module for an image: what it binds, sets and adds to PATH, each with its reason."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 
 SHELL = "start-shell"
-"""LUMI's own modules of containers have one."""
+"""LUMI's own container modules have a wrapper of this name."""
 _NAME = re.compile(r"(?!default\b)[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(?<!\.lua)")
 _NOT_FOR_FOLDERS = re.compile(r"[^\w./+,=@%~^-]")
-"""The colon ends a path in MODULEPATH and PATH; Tcl modules match some signs as patterns (seen with 5.2.0), and Lmod
-8.6 evaluates the name of a file in Tcl."""
+"""A colon ends a path in MODULEPATH and PATH; Tcl modules treat some characters as patterns (seen with 5.2.0), and Lmod
+8.6 evaluates file names in Tcl."""
 _NAMED_IN_TITLE = ("torch", "vllm", "sglang", "jax", "deepspeed", "transformers", "rocm", "python")
 _WRITTEN = {"rocm": "ROCm", "python": "Python"}
 _LAST_LINKS = 40
@@ -64,62 +64,62 @@ _NO_USER_SITE = Variable("PYTHONNOUSERSITE", "1", "packages in ~/.local do not b
 
 @dataclass(frozen=True, slots=True)
 class ModuleFiles:
-    """What a module consists of."""
+    """The files of a module."""
 
     modulefile: Path
-    """For Tcl modules and Lmod."""
+    """The module file, for Tcl modules and Lmod."""
     wrappers: Path
     """Folder of the wrappers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageModule:
-    """All that a module of an image and its wrappers are written from."""
+    """Everything that a module of an image and its wrappers are written from."""
 
     name: str
     version: str
     image: Path
-    """The file, absolute; a link at its end is followed, so that the module stays with what was read."""
+    """Absolute path of the image; a symlink at its end is resolved, so that the module keeps using the same file."""
     folder: Path
-    """The folder of modules, absolute."""
+    """Absolute path of the modules folder."""
     title: str
-    """For a person."""
+    """Title for people."""
     engine: str
-    """What the variables of the machine's engine begin with."""
+    """Prefix of the engine's variables on the machine."""
     boundary: HostFit | None
-    """None without a snapshot of a host."""
+    """How the image fits the host; None without a snapshot."""
     binds: tuple[Bind, ...]
-    """What is bound."""
+    """All binds."""
     container_variables: tuple[Variable, ...]
-    """Set in the container only, over what it has itself: for the binds, and for its Python."""
+    """Variables that are set only in the container, overriding its own: for the binds and for its Python."""
     variables: tuple[JobVariable, ...]
-    """That jobs on the site want."""
+    """Variables that jobs on the site need."""
     caches: str | None
-    """A folder of one job on its node, in which some of these variables are; None where none is."""
+    """A job's folder on its node that some of these variables point into; None if none does."""
     programs: tuple[Program, ...]
     python: Python | None
     venv: Path | None
-    """A Python environment that is bound."""
+    """The Python environment that is bound."""
     shell: str | None
     origin: tuple[str, ...]
-    """What the module was made from: image, snapshot, site."""
+    """The sources of the module: image, snapshot, site."""
     notes: tuple[str, ...]
-    """What it does not do."""
+    """Limits of the module, for the user."""
     taken: str | None
 
     @property
     def home(self) -> Path:
-        """The folder of the module's own files."""
+        """The folder of the module's wrappers and record."""
         return self.folder / "software" / self.name / self.version
 
     @property
     def use(self) -> Path:
-        """For `module use`."""
+        """The path for `module use`."""
         return self.folder / "modulefiles"
 
     @property
     def files(self) -> ModuleFiles:
-        """What is written."""
+        """The paths to write."""
         return ModuleFiles(self.use / self.name / self.version, self.home / "bin")
 
     @property
@@ -129,7 +129,7 @@ class ImageModule:
 
     @property
     def host_files(self) -> tuple[str, ...]:
-        """Libraries of the machine that are bound."""
+        """Host libraries that are bound."""
         return tuple(bind.source for bind in self.binds if bind.target.startswith(f"{HOST_LIB_DIR}/"))
 
     @property
@@ -139,7 +139,7 @@ class ImageModule:
 
     @property
     def wrappers(self) -> dict[str, str]:
-        """Path in the image, by the wrapper's name."""
+        """Paths in the image by wrapper name."""
         return {program.name: program.path for program in self.programs}
 
     @property
@@ -149,7 +149,7 @@ class ImageModule:
 
     @property
     def by_wrappers(self) -> tuple[JobVariable, ...]:
-        """Variables that a wrapper sets when it is started: they name what each rank has of its own."""
+        """Variables that a wrapper sets when it starts: their values refer to others, which may differ by rank."""
         return tuple(item for item in self.variables if item.names)
 
 
@@ -162,11 +162,11 @@ def plan_module(
     environment: Mapping[str, str],
     venv: Venv | None = None,
 ) -> ImageModule:
-    """Return the module of an image in a folder of modules; `name` is NAME or NAME/VERSION.
+    """Return the module of an image in a modules folder; `name` is NAME or NAME/VERSION.
 
-    `venv`: a Python environment that is bound, whose programs come first.
+    `venv`: a Python environment to bind, whose programs come first.
 
-    Raises BadInputError for what is not an image that engines run, or no name; FailedError for what cannot be written.
+    Raises BadInputError for an image that engines do not run, or an invalid name; FailedError for unsafe text.
     """
     file = _image_file(path)
     own, version = _names(name, file)
@@ -223,7 +223,7 @@ def plan_module(
 
 
 def _of_venv(python: Python | None) -> Python:
-    """Return the Python of an environment, whose folder comes before that of the image's."""
+    """Return the Python of an environment, whose folder comes before the folder of the image's Python."""
     return Python(f"{BIN}/python", ":".join([BIN, *([python.folder] if python and python.folder else [])]))
 
 
@@ -251,7 +251,7 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
 
 
 def _image_file(path: Path) -> Path:
-    """Follow the links at the end of a path, and none before: `latest.sif` moves on, a project's folder does not."""
+    """Resolve symlinks only at the end of a path: `latest.sif` gets new targets, a project's folder does not."""
     if not os.path.lexists(path):
         raise NoImageError(f"cannot be opened: {os.strerror(errno.ENOENT)}", where=str(path))
     path = path.absolute()
@@ -263,7 +263,7 @@ def _image_file(path: Path) -> Path:
 
 
 def _names(name: str | None, image: Path) -> tuple[str, str]:
-    """Return name and version; where none is given, those of the file and of its date."""
+    """Return name and version; if none are given, they come from the image file's name and date."""
     stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", image.stem.lower()).strip("-._+") or "image"
     own, slash, version = (name if name is not None else stem).partition("/")
     if not slash:
@@ -294,14 +294,14 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
     for known in package_toml(__package__, "programs.toml")["program"]:
         name = known["name"]
         suffixes = ("", "3", *([version] if version else [])) if known.get("numbered") else ("",)
-        # a pip of the system installs for the system's Python
+        # the system's pip installs for the system's Python
         places = (python.folder,) if name == "pip" and python is not None and python.folder else folders
         found = list(filter(None, (find_program(image.root, f"{name}{suffix}", places) for suffix in suffixes)))
         if name == "pip" and python is not None and not found:
-            # else the user's own would start, which knows nothing of the image; its Python says that it has none
+            # otherwise the user's own pip would start, outside the image; the image's Python reports that it has none
             found = [Program(f"pip{suffix}", python.path) for suffix in ("", "3")]
         if found and found[0].name != name:
-            yield replace(found[0], name=name)  # else the name alone would start the user's own, outside of the image
+            yield replace(found[0], name=name)  # else the name alone would start the user's own, outside the image
         yield from found
 
 
@@ -309,7 +309,7 @@ def _programs(image: Image, folders: Sequence[str], python: Python | None) -> It
 
 
 def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[list[JobVariable], list[str]]:
-    """Return the variables of a site for jobs with an image, and why others are left out."""
+    """Return a site's variables for jobs with an image, and the reasons why others are left out."""
     used: list[JobVariable] = []
     left_out: list[str] = []
     for item in job_variables(stack_of(contents), site) if site is not None else ():

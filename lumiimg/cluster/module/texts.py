@@ -1,11 +1,11 @@
-"""What a module consists of: its file in Tcl, which Tcl modules (3.2 on) and Lmod read, and the wrappers.
+"""Write the files of a module: a module file in Tcl, which Tcl modules (from 3.2) and Lmod read, and the wrappers.
 
-After `module unload`, a variable is what it was before with Lmod; with Tcl modules it is gone. Lmod makes Lua of Tcl,
-and quotes neither a path in a list nor a long text (tcl2lua.tcl of 8.6): such paths are refused, such texts parted.
+After `module unload`, Lmod restores a variable's earlier value; Tcl modules unset it. Lmod converts Tcl to Lua and
+quotes neither paths in lists nor long texts (tcl2lua.tcl of 8.6): such paths are refused, such texts broken up.
 
-A wrapper is a small script for a program, which calls the one for all. They need no module loaded: binds and variables
-are in the script, so that an editor or a Jupyter kernel which starts one by its path does not run without the fast
-network. Bash 4.4 or newer.
+A wrapper is a small script for one program, which calls a script common to all. No module need be loaded: the common
+script sets binds and variables, so an editor or a Jupyter kernel that starts a wrapper by its path gets the fast
+network, too. Needs Bash 4.4 or newer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FAMILY = "containerbindings"
-"""The family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings): one at a time."""
+"""Family of LUMI's own bindings modules (LUMI-EasyBuild-contrib singularity-AI-bindings); only one can be loaded."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
 _SPECIAL = re.compile(r'([\\{}\[\]$"])')
 _END_OF_LUA = re.compile(r"\](?==*\])")
@@ -41,7 +41,7 @@ def module_text(module: ImageModule) -> str:
     lines += [f"if {{[info commands family] ne {{}}}} {{ family {_FAMILY} }}"]
     lines += [filled("module/put.tcl").rstrip()]
     if module.host_files:
-        # some engines start without a bind whose source is gone, and warn in one line
+        # some engines skip a bind whose source is missing, and print only a one-line warning
         lines += ["", "if {[module-info mode load]} {", "    set files {}"]
         lines += [f"    lappend files {_word(file)}" for file in module.host_files]
         lines += [f"    set hint {_text(f' is not here: {_missing_hint(module)}')}"]
@@ -50,7 +50,7 @@ def module_text(module: ImageModule) -> str:
 
 
 def _settings(module: ImageModule) -> Iterator[str]:
-    """Yield what the module sets, and why."""
+    """Yield the commands that set variables and paths, with reasons."""
     label = re.sub(r"[^A-Z0-9]", "", module.name.upper())
     engine = module.engine
     yield from _reasons(f"wrappers: {', '.join(module.commands)}")
@@ -103,18 +103,18 @@ def _usage(module: ImageModule) -> Iterator[str]:
 
 
 def _missing_hint(module: ImageModule) -> str:
-    """Return what a file of the machine that is gone means, and what to do."""
+    """Return a hint for a missing host file: what it means, and what to do."""
     since = f"it was on {module.taken}, " if module.taken else ""
     return f"{since}so the fast network may be lost; a new snapshot (lumiimg host scan), then the module again"
 
 
 def _text(text: str) -> str:
-    """Return a text for a person as one word, which ends no long text of Lua's."""
+    """Return text for people as one Tcl word that cannot end a long string in Lua."""
     return _word(_END_OF_LUA.sub("] ", text))
 
 
 def _word(text: str) -> str:
-    """Return one word of Tcl, nothing of which is substituted, also where it stands between braces."""
+    """Return one Tcl word in which nothing is substituted, even inside braces."""
     return text if _PLAIN.fullmatch(text) else '"' + _SPECIAL.sub(r"\\\1", text) + '"'
 
 
@@ -122,7 +122,7 @@ def _word(text: str) -> str:
 
 
 def wrapper_texts(module: ImageModule) -> dict[str, str]:
-    """Return the scripts by their names below the module's folder."""
+    """Return the scripts by their paths below the module's folder."""
     texts = {"enter": _enter(module)}
     for program in module.programs:
         kind = "pip" if program.name.startswith("pip") else "program"
@@ -158,7 +158,7 @@ def _enter(module: ImageModule) -> str:
 
 
 def _outside(module: ImageModule) -> Iterator[str]:
-    """Yield what is done before the container is started."""
+    """Yield code that runs before the container starts."""
     if module.host_files:
         files = " \\\n        ".join(map(shlex.quote, module.host_files))
         yield f"for file in \\\n        {files}; do"
@@ -192,7 +192,7 @@ def _outside(module: ImageModule) -> Iterator[str]:
 
 
 def _set(item: JobVariable, value: str) -> Iterator[str]:
-    """Yield what sets a variable for jobs, unless the user has; `value` may be another than its own."""
+    """Yield code that sets a variable for jobs unless the user has set it; `value` may replace its own value."""
     if item.set_in is SetIn.BATCH:
         early = "srun reads it before it starts this script, so here it would be too late: load the module, or"
         yield from comment(f"{early} export {item.name}={item.value} ({item.reason})")

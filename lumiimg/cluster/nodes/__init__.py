@@ -1,1 +1,1 @@
-"""`lumiimg check --nodes N`: one image on every node of a job, and what the nodes come to together."""
+"""`lumiimg check --nodes N`: check one image on every node of a job, and combine the nodes' answers."""

@@ -1,7 +1,7 @@
-"""`lumiimg check --nodes N`: the probes of one image on every node of a job, and what the nodes come to together.
+"""`lumiimg check --nodes N`: probe one image on every node of a job, and combine the nodes' answers.
 
-One step starts one process per node, which carries out the task in a folder that all nodes share, and puts its answer
-there. Where there are no nodes, a job of Slurm runs the same, and its result is read when it has ended.
+One step starts one process per node, which carries out the task found in a folder that all nodes share and writes its
+answer there. Outside an allocation, a Slurm job runs the same command, and its report is read when it has ended.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
 
 NODE_LIMIT_S = 300.0
-"""From when a node was seen to start; a plugin that hangs is reported by its probe after a minute, HIP after two."""
+"""Per node, from its start; the probe reports a hanging plugin after a minute, hanging HIP after two."""
 START_LIMIT_S = 120.0
-"""For a node to start, from when the first one did; and more for each node of the check:"""
+"""For a node to start, counted from the start of the first one; plus, for each node of the check:"""
 START_LIMIT_PER_NODE_S = 0.05
-"""All of them read Python and lumiimg off one file system at once. The project's own choice, measured nowhere."""
+"""All nodes read Python and lumiimg from one file system at once. The project's own choice, not measured."""
 FIRST_LIMIT_S = 600.0
 """For the first node to start: Slurm may have to boot it."""
 END_LIMIT_S = 30.0
-"""For the step to end when all have answered."""
+"""For the step to end after all nodes have answered."""
 RESERVE_S = 20.0
-"""Before the job's time limit: for the step to be ended, and for the answers that have come to be put together."""
+"""Time before the job's limit that is reserved to end the step and combine the answers received."""
 _LOOK_EVERY_S = 0.5
 TOGETHER_LIMIT_S = LIMIT_S + 60.0
-"""Of the step; a minute is for Slurm to start it."""
+"""For the step of a collective; one minute of it is for Slurm to start it."""
 _ASK = "request all GPUs of each node: salloc --gpus-per-node=8, or --sbatch='--gpus-per-node=8'"
 _OUTPUT_LINES = 6
 _REPORT = "report.json"
 _OUTPUT = "job.out"
 _PREPARE_S = 120.0
-"""For the files of the image to be read, and the probe programs compiled."""
+"""For reading the files of the image and compiling the probe programs."""
 _MAX_BYTES = 64 << 20
-# --no-kill: a node that fails is a result. --exclusive: work of others, or few cores, would make a collective slow,
-# which would be reported as a no; --oversubscribe, which can come from the user, takes it back.
+# --no-kill: a failing node is a result. --exclusive: other jobs, or too few cores, would slow a collective down, which
+# would be reported as a no; the user's own options can undo it with --oversubscribe.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=lumiimg-check
@@ -89,14 +89,14 @@ def check_nodes(
     without: str | None = None,
     earlier: NodesReport | None = None,
 ) -> NodesReport:
-    """Check an image on a number of nodes of a job, up to `level`, or the highest that is possible there if it is None.
+    """Check an image on `nodes` nodes of a job, up to `level`; None: up to the highest level possible there.
 
-    `on_progress` hears twice a second how far it is. `simulate`: as `check_image` has it. `without`: a variable that
-    the collective has neither of the site nor of the image. `earlier`: as `build_report` has it. This process may be
-    on a login node, in the shell of salloc: what GPUs there are is what the nodes answer.
+    `on_progress` is called twice a second with the progress. `simulate`: see `check_image`. `without`: a variable that
+    the collective gets neither from the site nor from the image. `earlier`: see `build_report`. This process may be on
+    a login node, in the shell of salloc, so the number of GPUs comes from the nodes' answers.
 
-    Raises BadInputError for what cannot be read or more nodes than the job has, MissingHereError without an engine or
-    the programs of a level on this node.
+    Raises BadInputError for unreadable input or more nodes than the job has, MissingHereError if this node lacks an
+    engine or the programs of a level.
     """
     if nodes > len(allocation.nodes):
         what = f"job {allocation.job} has {count(len(allocation.nodes), 'node')}"
@@ -109,7 +109,7 @@ def check_nodes(
 
 
 def report_to_complete(path: Path, image: Path) -> NodesReport:
-    """Return a report of an image in which nodes gave no answer. Raises BadInputError where it is none."""
+    """Return a report about this image in which some nodes gave no answer. Raises BadInputError for any other file."""
     earlier = read_report(path)
     if earlier.image != str(image.absolute()):
         raise BadInputError(f"is a report about another image: {earlier.image}", where=str(path))
@@ -119,7 +119,7 @@ def report_to_complete(path: Path, image: Path) -> NodesReport:
 
 
 def files_for_nodes(context: ImageInContext) -> HostFit:
-    """Return what the files of an image say. Raises BadInputError where there is nothing that nodes could try."""
+    """Return the result of checking the image's files. Raises BadInputError if nodes would have nothing to test."""
     files = check_files(context)
     if files.static.path.rccl is None:
         hint = f"without --nodes: lumiimg check {shell_quote(context.name)}"
@@ -129,7 +129,7 @@ def files_for_nodes(context: ImageInContext) -> HostFit:
 
 @dataclass(slots=True)
 class NodesOfJob:
-    """Nodes of a job, on which the levels above the files are taken."""
+    """The nodes of a job, which run the levels above static."""
 
     folder: Path
     names: Sequence[str]
@@ -137,13 +137,13 @@ class NodesOfJob:
     on_progress: Callable[[Waiting], None]
     job_ends: float | None
     done: Completed | None = None
-    """The step of the probes."""
+    """The finished step of the probes."""
     answers_stand: bool = True
 
     def probe(self, _: Engine, task: ProbeTask, counter: ProbePrograms | None) -> NodeAnswers:
-        """Run a step of one process per node, and gather what they answer.
+        """Run a step with one process per node, and gather the answers.
 
-        Slurm ends a step of which one node cannot be reached, some time after it has begun: nodes that were at it then
+        If a node cannot be reached, Slurm ends the step some time after it began: the nodes whose probes this cut short
         are asked once more, without the others.
         """
         run = secrets.token_hex(8)
@@ -164,7 +164,7 @@ class NodesOfJob:
         return watch, done
 
     def ranks(self, gathered: NodeAnswers, _: Container) -> Ranks:
-        """Return the GPUs of the nodes that could be probed. Raises MissingHereError."""
+        """Return the ranks of a collective over the nodes that could be probed. Raises MissingHereError."""
         well = [group for group in gathered.groups if group.answer.trouble is None]
         gpus, probed = shared_gpus(well), {node for group in well for node in group.nodes}
         nodes = [node for node in self.names if node in probed]
@@ -173,7 +173,7 @@ class NodesOfJob:
     def start(
         self, nodes: Sequence[str], words: Sequence[str | Path], environment: Mapping[str, str], log: BinaryIO
     ) -> Completed:
-        """Start a collective once on each of these nodes, and end it before the job's time limit is reached."""
+        """Run a collective once on each of these nodes, and end it before the job's time limit."""
         left_s = math.inf if self.job_ends is None else self.job_ends - RESERVE_S - time.monotonic()
         limit_s = min(TOGETHER_LIMIT_S, left_s)
         done = None
@@ -185,15 +185,15 @@ class NodesOfJob:
 
 
 def printed_last(done: Completed | None) -> tuple[str, ...]:
-    """Return the last lines that a step has printed, each once."""
+    """Return the last lines that a step printed, without repeats."""
     lines = [one_line(line.rstrip()) for line in (done.output if done else "").splitlines() if line.strip()]
     return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]
 
 
 def shared_gpus(groups: Sequence[NodesAlike]) -> int:
-    """Return how many GPUs each node of these groups has, as HIP says on the nodes themselves.
+    """Return the number of GPUs per node, as HIP reports it on the nodes of these groups.
 
-    Raises MissingHereError where they have none, or some have other than the rest.
+    Raises MissingHereError if they have none, or not all the same number.
     """
     if not groups:
         raise MissingHereError("no node could be probed")
@@ -210,7 +210,7 @@ def shared_gpus(groups: Sequence[NodesAlike]) -> int:
 
 
 def without_nic(groups: Sequence[NodesAlike]) -> str | None:
-    """Return why a collective over these nodes proves nothing of the image; None where each has a NIC to use."""
+    """Return why a collective over these nodes proves nothing about the image; None if each node has a usable NIC."""
     of_groups = (g.nodes for g in groups if all(nic.link_is_up is False for nic in g.answer.nics))
     nodes = sorted(node for nodes in of_groups for node in nodes)
     return f"no Slingshot NIC with its link up on {hostlist(nodes)}" if nodes else None
@@ -220,28 +220,28 @@ def without_nic(groups: Sequence[NodesAlike]) -> str | None:
 
 
 def start_limit_s(nodes: int) -> float:
-    """Return how long one of that number of nodes may take to start, from when the first one did."""
+    """Return how long a node may take to start after the first one did, in a check of this number of nodes."""
     return START_LIMIT_S + START_LIMIT_PER_NODE_S * nodes
 
 
 def limit_s(nodes: int) -> float:
-    """Return after how long every one of that number of nodes has answered, or had its time."""
+    """Return the time after which every node, of this number, has answered or timed out."""
     return FIRST_LIMIT_S + start_limit_s(nodes) + NODE_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How far a check is."""
+    """Progress of a check."""
 
     answered: int
     nodes: tuple[str, ...]
-    """That have not answered, in order."""
+    """Nodes that have not answered, sorted."""
     seconds: float
-    """From now on, after which they are given up."""
+    """Seconds from now until they are given up."""
 
 
 class Watch:
-    """Counts by its own clock alone: what clock a node has, or its file system, does not matter."""
+    """Tracks answers and timeouts by its own clock only: clocks of nodes and file systems do not matter."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
         job_ends: float | None = None,
     ) -> None:
-        """`job_ends` by the clock; None: it is not known."""
+        """`job_ends` is a time of `clock`; None: not known."""
         self._folder = folder
         self._nodes = set(nodes)
         self._on_progress = on_progress
@@ -260,7 +260,7 @@ class Watch:
         self._begun = self._looked = clock()
         self._answered: dict[str, float] = {}
         self.started: dict[str, float] = {}
-        """The nodes that were seen to start, and when."""
+        """The nodes seen to start, and when."""
 
     @property
     def waiting(self) -> set[str]:
@@ -273,7 +273,7 @@ class Watch:
         return self._clock() >= self._latest
 
     def is_over(self) -> bool:
-        """Whether every node has answered, or had its time; looks into the folder twice a second at most."""
+        """Whether every node has answered or timed out; reads the folder at most twice a second."""
         now = self._clock()
         if now - self._looked < _LOOK_EVERY_S:
             return False
@@ -281,7 +281,7 @@ class Watch:
         return now > self._given_up()
 
     def _given_up(self) -> float:
-        """Return when the last node that is waited for will have had its time."""
+        """Return when the last node that is still awaited times out."""
         if not self.waiting:
             end = max(self._answered.values()) + END_LIMIT_S
         elif not self.started:
@@ -292,16 +292,16 @@ class Watch:
         return min(end, self._latest)
 
     def look(self) -> None:
-        """See what is in the folder now."""
+        """Read the folder, and report progress."""
         now = self._looked = self._clock()
-        for name in os.listdir(self._folder):  # noqa: PTH208 - names of thousands of files are enough
+        for name in os.listdir(self._folder):  # noqa: PTH208 - thousands of files: the names suffice
             for kind, seen in ((ANSWER, self._answered), (STARTED, self.started)):
                 if (node := node_of_file(name, kind)) in self._nodes:
                     seen.setdefault(node, now)
         self._on_progress(Waiting(len(self._answered), tuple(sorted(self.waiting)), self._given_up() - now))
 
 
-# -- from where there are no nodes --
+# -- outside an allocation --
 
 
 def check_by_job(
@@ -311,19 +311,19 @@ def check_by_job(
     environment: Mapping[str, str],
     on_progress: Callable[[str], None],
 ) -> NodesReport:
-    """Run `lumiimg WORDS` in a job on this number of nodes, and return its report; `options` are for sbatch.
+    """Run `lumiimg WORDS` in a job on this number of nodes and return its report; `options` are passed to sbatch.
 
-    `words` name their files by absolute paths and ask for JSON. Raises MissingHereError without Slurm, UndecidedError
-    if there is no job, or it ends without a report.
+    `words` use absolute paths and request JSON. Raises MissingHereError without Slurm, UndecidedError if no job runs or
+    it ends without a report.
     """
     with shared_folder() as folder:
         script, report = folder / "job.sh", folder / _REPORT
         command, place = shlex.join([*own_command(), *words]), shlex.quote(str(report))
-        # all limits, as if each were reached; nodes that are asked once more are there already
+        # the sum of all limits; nodes that are asked once more have started already
         limits_s = _PREPARE_S + limit_s(nodes) + (limit_s(nodes) - FIRST_LIMIT_S) + TOGETHER_LIMIT_S
         minutes = math.ceil(limits_s / 60)
         script.write_text(_SCRIPT.format(nodes=nodes, minutes=minutes, command=command, report=place))
-        # the name of an output file is a pattern to Slurm; relative to --chdir it is ours
+        # Slurm expands patterns in the name of the output file; given relative to --chdir, it contains none
         done = run_job(script, [f"--chdir={folder}", f"--output={_OUTPUT}", *options], environment, on_progress)
         if not report.exists() or not report.stat().st_size:
             raise _without_report(done, folder / _OUTPUT)
@@ -334,10 +334,10 @@ def check_by_job(
 
 
 def _without_report(done: Completed, output: Path) -> UndecidedError:
-    """Return what a job that ended without a report comes to, in its last words."""
+    """Return an error for a job that ended without a report, with the last line of its output."""
     try:
         lines = read_beginning(output, _MAX_BYTES).decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:  # Slurm makes it where the job begins
+    except FileNotFoundError:  # Slurm creates it when the job begins
         return UndecidedError(
             f"the job left nothing in {Path.cwd()} (exit code {done.exit_code}): its nodes do not see this folder,"
             " or it was cancelled before it began",
@@ -345,7 +345,7 @@ def _without_report(done: Completed, output: Path) -> UndecidedError:
         )
     except OSError:
         lines = []
-    # what sbatch says itself is the number of the job, as a rule
+    # sbatch itself usually prints only the job number
     last_line = next((line for line in reversed(lines) if line.strip()), "")
     is_ours, last_line = last_line.startswith("lumiimg: "), last_line.removeprefix("lumiimg: ")
     last_line = last_line or ("" if is_job_number(done.last_line) else done.last_line)

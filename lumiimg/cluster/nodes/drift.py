@@ -1,6 +1,6 @@
-"""Two reports of an image on nodes, as before and after maintenance: which nodes answer otherwise now.
+"""Compare two reports on nodes, such as before and after maintenance: which nodes answer differently now.
 
-Of the kinds that a report shows as one, the first stands for the others (`build_report`).
+Where a report merges several kinds of nodes into one group, the first kind stands for the others (`build_report`).
 """
 
 from __future__ import annotations
@@ -23,71 +23,71 @@ if TYPE_CHECKING:
 
 
 class Change(StrEnum):
-    """What becomes of a node between two reports; the worst first."""
+    """How a node changed between two reports, the worst first."""
 
     WORSE = "worse"
-    """It answers no now, and did not before."""
+    """It answers no now, but did not before."""
     NOT_COMPARABLE = "not-comparable"
-    """It gives no answer or cannot tell now, or answers no and gave no answer before."""
+    """It gives no answer or cannot tell now, or it answers no now and gave no answer before."""
     CHANGED = "changed"
-    """The answer is the same, for another reason or with something else loaded."""
+    """The answer is the same, but for another reason or with other libraries loaded."""
     BETTER = "better"
-    """No obstacle is found now; there was one before, or it was not known."""
+    """No obstacle is found now; before, there was one or the answer was unknown."""
     NEW = "new"
-    """No obstacle is found; it is not in the first report."""
+    """No obstacle is found; the node is not in the first report."""
     NOT_ASKED = "not-asked"
-    """It is not in the second report."""
+    """The node is not in the second report."""
 
     @property
     def words(self) -> str:
-        """For a person."""
+        """The change in words for people."""
         return self.replace("-", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedNodes:
-    """Nodes of which the same is to be said."""
+    """Nodes with the same change."""
 
     nodes: tuple[str, ...]
-    """Names."""
+    """Names of the nodes."""
     change: Change
-    """What became of them."""
+    """How they changed."""
     before: str | None
-    """The answer then, for a person; null where they were not asked."""
+    """The earlier answer for people; null if they were not checked then."""
     now: str | None
-    """The answer now."""
+    """The current answer; null if they were not checked."""
     differs: tuple[str, ...]
-    """What is other than before, in a few words."""
+    """The differences in a few words each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodesDrift:
-    """Which nodes answer otherwise than in an earlier report."""
+    """Nodes that answer differently from an earlier report."""
 
     answer: Answer
-    """The exit code says the same: `no` 1 (a node is worse), `undecided` 3, `no-obstacle` 0 (no node is worse)."""
+    """The exit code matches it: `no` 1 (a node is worse), `undecided` 3, `no-obstacle` 0 (no node is worse)."""
     sentence: str
-    """The answer for a person."""
+    """The answer for people."""
     images: tuple[str, ...]
-    """As it was named; two where the reports are of different images."""
+    """The image as it was named; two if the reports are about different images."""
     changed: tuple[ChangedNodes, ...]
-    """The worst first."""
+    """Changed nodes, the worst first."""
     same: int
-    """Number of nodes that answer as before."""
+    """Number of nodes with an unchanged answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """What a report says of nodes."""
+    """The state of nodes in one report."""
 
     answer: Answer
     sentence: str
     given: NodeAnswer | None
-    """None: they gave no answer."""
+    """The answer; None: they gave none."""
 
 
 def nodes_drift(before: NodesReport, now: NodesReport) -> NodesDrift:
-    """Return which nodes answer otherwise now."""
+    """Return the nodes that answer differently now."""
     then, today = dict(_states(before)), dict(_states(now))
     kinds = defaultdict[tuple[_State | None, _State | None], list[str]](list)
     for node in sorted({*then, *today}):
@@ -115,7 +115,7 @@ def _states(report: NodesReport) -> Iterator[tuple[str, _State]]:
 
 
 def _change(old: _State | None, new: _State | None, differs: tuple[str, ...]) -> Change | None:
-    """Return what became of a node; None: nothing."""
+    """Return how a node changed; None: not at all."""
     if new is None:
         return Change.NOT_ASKED
     if old is not None and old.answer is new.answer and old.given and new.given and not differs:
