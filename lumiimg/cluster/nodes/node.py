@@ -1,6 +1,6 @@
-"""What one node of a check is given, does and answers: files of JSON in a folder that all nodes share.
+"""The task, work and answer of one node in a check: JSON files in a folder that all nodes share.
 
-Out of these it follows who answered, who did not, and which nodes are the same.
+They show which nodes answered, which did not, and which nodes are alike.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 TASK = "task"
 _MAX_BYTES = 1 << 20
-"""Of an answer; one has some 10 KiB."""
+"""Size limit of an answer; typical ones have some 10 KiB."""
 _MAX_TASK_BYTES = 64 << 20
 _SAMPLE_BYTES = 64 * 1024
 _LIBRARY = re.compile(r".*/([^/]+\.so[^/]*)")
 ANSWER, STARTED = ".json", ".started"
-"""What ends the names of a node's files: its answer, and that it has begun."""
+"""Suffixes of a node's files: its answer, and the mark that it has started."""
 _PREFIX = "node-"
-"""So that no name of a node makes a hidden file."""
+"""Prevents a node's name from making a hidden file."""
 _OWN = re.compile(r"(?:/var)?/tmp/[^\s:;,'\"]+|/dev/shm/[^\s:;,'\"]+|\b[0-9a-f]{8,}\b|\d+")
-"""Temporary folders, addresses, process ids, times and numbered names."""
+"""Text that differs per node: temporary folders, addresses, process ids, times, numbered names."""
 _WITHOUT_FOLDER = re.compile(r"is not the task of a check, on (\S{1,255}): ")
-"""As `read_task` says it."""
+"""The error of `read_task`."""
 SHARED = "start the check in a folder that all nodes share: project or scratch, not /tmp"
 _NAME_LIMIT = 150
 _FILE_LIMIT = 100_000
@@ -63,52 +63,52 @@ class Library(msgspec.Struct, frozen=True):
     """A shared library in the process of a probe."""
 
     name: str
-    """Of its file, without the folder."""
+    """File name without the folder."""
     path: str
-    """In the container."""
+    """Path in the container."""
     build: str
-    """Its build-id (the note of GNU's ld) in hexadecimal, empty where it has none."""
+    """Its build-id (the note of GNU's ld) in hexadecimal; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What one node answers to a check: what the probes came to, what was loaded, and what the node is."""
+    """The answer of one node to a check: the results of the probes, the loaded libraries, and facts about the node."""
 
     run: str
-    """Of the check, a random word: what an earlier one left is not an answer."""
+    """Random word of the check, so that a leftover file of an earlier one does not count as an answer."""
     node: str
     findings: tuple[Finding, ...] = ()
     fabric: FabricPath = field(default_factory=FabricPath)
     rccl: str | None = None
-    """The version that RCCL itself says there."""
+    """The version that RCCL itself reports on the node."""
     libraries: tuple[Library, ...] = ()
-    """Sorted by their paths."""
+    """Loaded libraries, sorted by path."""
     engine: str | None = None
     kernel: str = ""
     gpu_driver: str | None = None
     nics: tuple[Nic, ...] = ()
-    """Without what is the node's own, as PCI addresses."""
+    """NICs, without node-specific values such as PCI addresses."""
     gpus: int | None = None
-    """How many HIP finds in the container; None where it was not asked."""
+    """Number of GPUs that HIP finds in the container; None if it was not queried."""
     no_gpu: str | None = None
-    """What HIP says where it finds none."""
+    """Message of HIP when it finds none."""
     seen: SeenProcess | None = None
-    """The process of a job there, which the answer is about where it is another than the files predict."""
+    """A job's process there; the answer is about it if its libraries differ from those that the files predict."""
     trouble: str | None = None
-    """Why nothing could be probed there."""
+    """Why nothing could be probed on the node."""
     to_do: str | None = None
-    """What helps with that, where it is known."""
+    """Remedy for that, if known."""
     said: tuple[str, ...] = ()
-    """The last lines of an engine that starts no container."""
+    """Last output lines of an engine that cannot start containers."""
 
     @property
     def severities(self) -> tuple[tuple[str, str], ...]:
-        """Of its findings, by their ids."""
+        """Finding ids with their severities, sorted."""
         return tuple(sorted((finding.id, finding.severity) for finding in self.findings))
 
     @property
     def compared(self) -> tuple[object, ...]:
-        """By what nodes are the same or not."""
+        """The values that must be equal for nodes to be alike."""
         trouble = without_own(self.trouble or "", self.node)
         of_node = self.engine, self.kernel, self.gpu_driver, self.nics, self.gpus, trouble
         return self.severities, self.fabric, self.rccl, self.libraries, *of_node
@@ -116,57 +116,57 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NodesAlike:
-    """Nodes that are the same in all that is compared."""
+    """Nodes that are equal in all compared values."""
 
     nodes: tuple[str, ...]
     answer: NodeAnswer
-    """Of the first of them, with its evidence."""
+    """Answer of the first node, with its evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnresponsiveNodes:
-    """Nodes without an answer that could be used."""
+    """Nodes without a usable answer."""
 
     nodes: NodeNames
-    """Names."""
+    """Names of the nodes."""
     why: str
-    """What is known of that."""
+    """The known reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswers:
-    """What a check's folder holds."""
+    """The contents of a check's folder."""
 
     groups: tuple[NodesAlike, ...]
-    """The largest first."""
+    """Groups of alike nodes, the largest first."""
     silent: tuple[UnresponsiveNodes, ...]
 
 
 def file_stem(node: str) -> str:
-    """Return the name of a node as a part of a file name."""
+    """Return the beginning of the names of a node's files."""
     return f"{_PREFIX}{quote(node, safe='')[:_NAME_LIMIT]}"
 
 
 def node_of_file(name: str, kind: str) -> str | None:
-    """Return the node that a file of a check is named for; None where it is not of that kind.
+    """Return the node that a file of a check is named after; None if the file is not of that kind.
 
-    While it is written, it has another name.
+    A file that is still being written has another name.
     """
     return unquote(name.rsplit(".", 2)[0][len(_PREFIX) :]) if name.startswith(_PREFIX) and name.endswith(kind) else None
 
 
 def without_own(text: str, node: str) -> str:
-    """Return a text without what is of one node alone, for nodes to be compared by."""
+    """Return a text without node-specific parts, so that texts of different nodes can be compared."""
     return _OWN.sub("#", re.sub(rf"\b{re.escape(node)}\b", "#", text) if node else text)
 
 
 def write_answer(folder: Path, answer: NodeAnswer) -> None:
-    """Put a node's answer into the folder of a check: whole, or not at all. Raises FailedError."""
+    """Write a node's answer into the folder of a check atomically. Raises FailedError."""
     write_text(folder / f"{file_stem(answer.node)}.{os.getpid()}{ANSWER}", to_json(answer))
 
 
 def read_answer(path: Path) -> NodeAnswer | str:
-    """Return an answer, or why it is none, whatever the bytes."""
+    """Return an answer, or why the file is not a valid one; never raise for any bytes."""
     try:
         data = read_whole(path, _MAX_BYTES)
         answer = msgspec.json.decode(data, type=NodeAnswer, dec_hook=_remedy)
@@ -179,7 +179,7 @@ def read_answer(path: Path) -> NodeAnswer | str:
 
 
 def _remedy(kind: type[Remedy], value: object) -> Remedy:
-    """Return the one class of ours that an answer has. Raises ValueError."""
+    """Decode a remedy, the only type in an answer that needs a hook. Raises ValueError."""
     return kind.decoded(value)
 
 
@@ -192,11 +192,11 @@ def gather(
     out_of_time: bool = False,
     printed: str = "",
 ) -> NodeAnswers:
-    """Return the answers of `nodes` in a folder to the check `run`; `started` are those that were seen to begin.
+    """Return the answers of `nodes` to the check `run`, from its folder; `started`: nodes that were seen to start.
 
-    Of a node that answered twice, the answers must be the same. A file of another node, or another check, is passed
-    over. `out_of_time`: they were waited for up to the end of the job. `printed`: by the step, as nodes that do not see
-    the folder can answer nowhere else. Raises OSError if the folder cannot be read.
+    If a node answered twice, its answers must be equal. Files of other nodes or checks are ignored. `out_of_time`: the
+    wait lasted until the end of the job. `printed`: the output of the step, the only place where nodes that do not see
+    the folder can report. Raises OSError if the folder cannot be read.
     """
     answers = {node: list[NodeAnswer]() for node in sorted(nodes)}
     invalid = dict.fromkeys(_WITHOUT_FOLDER.findall(printed), f"without the folder {Path.cwd()}: {SHARED}")
@@ -237,21 +237,21 @@ def gather(
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """What every node of one check is given."""
+    """The task of every node in a check."""
 
     run: str
-    """A random word."""
+    """Random word of the check."""
     identity: str
-    """Of the image, as `identity_of` has it."""
+    """Identity of the image, from `identity_of`."""
     probes: ProbeTask
     counter: ProbePrograms | None
-    """What counts GPUs; None where no collective is wanted."""
+    """Programs that count GPUs; None if no collective is wanted."""
 
 
 def identity_of(path: Path) -> str:
-    """Return by what two nodes see that they have the same image file: its size, and its two ends; a folder has none.
+    """Return a mark that two nodes share if they see the same image file: size and both ends; the same for all folders.
 
-    Raises BadInputError where it cannot be read.
+    Raises BadInputError if the file cannot be read.
     """
     try:
         if path.is_dir():
@@ -268,14 +268,14 @@ def identity_of(path: Path) -> str:
 
 
 def write_task(folder: Path, task: NodeTask) -> None:
-    """Put the task into the folder of a check. Raises FailedError."""
+    """Write the task into the folder of a check. Raises FailedError."""
     write_text(folder / TASK, to_json(task))
 
 
 def read_task(folder: Path, node: str) -> NodeTask:
-    """Return the task in a folder, on a node.
+    """Read the task from a folder, on a node.
 
-    Raises BadInputError: it is not there as a rule where the folder is not on a file system that all nodes share.
+    Raises BadInputError; the usual reason is a folder that is not on a file system shared by all nodes.
     """
     path = folder / TASK
     try:
@@ -287,14 +287,14 @@ def read_task(folder: Path, node: str) -> NodeTask:
 
 
 def node_name(environment: Mapping[str, str]) -> str:
-    """Return the name that Slurm has for this node; without Slurm, its own."""
+    """Return Slurm's name for this node, or its own name without Slurm."""
     return environment.get("SLURMD_NODENAME") or platform.node().partition(".")[0]
 
 
 def take_part(folder: Path, environment: Mapping[str, str]) -> None:
-    """Carry the task of a folder out on this node, and put the answer there; that nothing could be probed is an answer.
+    """Carry out the task of a folder on this node and write the answer there; "nothing could be probed" is an answer.
 
-    Raises BadInputError without a task, FailedError where the answer cannot be written.
+    Raises BadInputError without a task, FailedError if the answer cannot be written.
     """
     node = node_name(environment)
     task = read_task(folder, node)
@@ -311,13 +311,13 @@ def take_part(folder: Path, environment: Mapping[str, str]) -> None:
         answer = _probed(task, answer, environment)
     except LumiimgError as error:
         more = tuple(one_safe_line(line) for line in error.more if line.strip())
-        trouble = error.sentence.removeprefix(f"{task.probes.image}: ")  # the report names it
+        trouble = error.sentence.removeprefix(f"{task.probes.image}: ")  # the report names the image
         answer = replace(answer, trouble=trouble, to_do=error.hint, said=more)
     write_answer(folder, answer)
 
 
 def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) -> NodeAnswer:
-    """Return the answer with what the probes found. Raises LumiimgError where nothing can be probed."""
+    """Return the answer with the results of the probes. Raises LumiimgError if nothing can be probed."""
     identity = identity_of(Path(task.probes.image))
     if identity != task.identity:
         raise BadInputError(f"another image is there ({identity} instead of {task.identity})")
@@ -338,7 +338,7 @@ def _probed(task: NodeTask, answer: NodeAnswer, environment: Mapping[str, str]) 
 
 
 def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tuple[int | None, str | None]:
-    """Return how many GPUs a collective would have here, and why it has none."""
+    """Return the number of GPUs that a collective would have here, and why it has none."""
     if task.counter is None:
         return None, None
     container = task.probes.container(engine, environment, task.counter)
@@ -349,7 +349,7 @@ def _gpus(task: NodeTask, engine: Engine, environment: Mapping[str, str]) -> tup
 
 
 def _libraries(result: ProbeResult) -> tuple[Library, ...]:
-    """Return the libraries that were in the processes of the probes."""
+    """Return the libraries that were mapped in the probes' processes."""
     mapped = {values.get("path", ""): values.get("build", "") for run in result.runs for values in run.all("mapped")}
     names = {path: match[1] for path in mapped if (match := _LIBRARY.fullmatch(path))}
     return tuple(Library(names[path], path, mapped[path]) for path in sorted(names))

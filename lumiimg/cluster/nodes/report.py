@@ -1,4 +1,4 @@
-"""What the nodes of a check come to together: one answer, and which nodes differ from the others, and in what."""
+"""Combine the answers of a check's nodes: one answer, and how some nodes differ from the others."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ if TYPE_CHECKING:
     from lumiimg.cluster.nodes.node import NodeAnswers, NodesAlike
 
 SCHEMA = 1
-"""Of a report: its number in report/json_kinds.toml."""
+"""Schema number of a report, from report/json_kinds.toml."""
 _MAX_BYTES = 64 << 20
 _LONG_NAMES = 200
-"""Characters of names of nodes, above which too many are at fault to continue without them."""
+"""Length of a node list from which on too many nodes are at fault for a job to exclude them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
 _SAID = {Answer.NO: "NO on", Answer.UNDECIDED: "CANNOT TELL for", Answer.NO_OBSTACLE: "no obstacle found on"}
 _DIFFERENCES = 4
-"""At most, of a group of nodes."""
+"""Maximum number of differences shown for a group of nodes."""
 _GROUPS = 20
-"""The largest, which are shown one by one: thousands of nodes may be other than the rest, each in its own way."""
+"""Number of groups shown one by one, the largest first: thousands of nodes may each differ in their own way."""
 _LONG_TROUBLE, _SAID_LINES = 500, 4
-"""A node may answer anything."""
+"""Limits on texts from nodes, which may contain anything."""
 _TALLY = 4
-"""Kinds of nodes that a sentence names."""
+"""Maximum number of kinds of nodes in a sentence."""
 _BUILD_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are the same, and what that means."""
+    """Nodes that are alike, and their answer."""
 
     nodes: NodeNames
-    """Names."""
+    """Names of the nodes."""
     answer: Answer
-    """Of these nodes."""
+    """The answer for these nodes."""
     sentence: str
-    """The answer for a person."""
+    """The answer for people."""
     differs: tuple[str, ...]
-    """From the largest group, in a few words; empty for that one."""
+    """Differences from the largest group, in a few words each; empty for that group."""
     path: FabricPath
-    """As it is on these nodes."""
+    """The fabric path on these nodes."""
     findings: tuple[Finding, ...]
-    """On these nodes."""
+    """Findings on these nodes."""
     libraries: tuple[Library, ...]
-    """That were in the processes of the probes."""
+    """Libraries mapped in the probes' processes."""
     gpus: int | None = None
-    """Of one node, as HIP says there; None where it was not asked."""
+    """GPUs per node, as HIP reports there; None if it was not queried."""
     steps: tuple[Step, ...] = ()
-    """The path step by step, with what is known of each."""
+    """The path step by step, with what is known about each step."""
     trouble: str | None = None
     """Why nothing could be probed on these nodes."""
     to_do: str | None = None
-    """What helps with that, where it is known."""
+    """Remedy for that, if known."""
     said: tuple[str, ...] = ()
-    """The last lines of an engine that starts no container."""
+    """Last output lines of an engine that cannot start containers."""
     engine: str | None = None
-    """With its version."""
+    """Container engine with its version."""
     kernel: str = ""
-    """Its release."""
+    """Kernel release."""
     gpu_driver: str | None = None
-    """Version of amdgpu."""
+    """Version of the amdgpu driver."""
     nics: tuple[Nic, ...] = ()
-    """Without what is a node's own."""
+    """NICs, without node-specific values."""
 
     @property
     def as_answer(self) -> NodeAnswer:
-        """What one of these nodes answers: by this it is the same as others, of this report or another one."""
+        """The answer of one of these nodes, for comparison with other nodes, of this report or another."""
         rccl = self.path.rccl_version
         probed = NodeAnswer("", self.nodes[0], self.findings, self.path, rccl, self.libraries, self.engine, self.kernel)
         return replace(probed, gpu_driver=self.gpu_driver, nics=self.nics, gpus=self.gpus, trouble=self.trouble)
@@ -90,25 +90,25 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class NodesReport(CheckResult):
-    """The same on nodes of a job; identical nodes are reported as one group."""
+    """The result of a check on nodes of a job; identical nodes are reported as one group."""
 
     job: str
-    """Number of the job."""
+    """Job number."""
     groups: tuple[NodeGroup, ...]
-    """Those that say no first, then the largest."""
+    """Groups of nodes: those that answer no first, then by size."""
     silent: tuple[UnresponsiveNodes, ...]
     """Nodes that gave no answer."""
     output: tuple[str, ...]
-    """What the step printed at its end, where nodes are silent: for people."""
+    """The last output lines of the step, for people, if some nodes are silent."""
 
     @property
     def silent_nodes(self) -> tuple[str, ...]:
-        """The names of those that gave no answer."""
+        """Names of the nodes that gave no answer."""
         return tuple(node for entry in self.silent for node in entry.nodes)
 
 
 def read_report(path: Path) -> NodesReport:
-    """Return a report out of a file. Raises DecodeError, whatever the bytes."""
+    """Read a report from a file. Raises only DecodeError, whatever the bytes."""
     where, hint = str(path), "lumiimg check IMAGE --nodes N --json > report.json"
     data = parse_json(read_whole(path, _MAX_BYTES), where=where, hint=hint)
     if not isinstance(data, dict) or "groups" not in data:
@@ -132,9 +132,9 @@ def build_report(
     output: tuple[str, ...] = (),
     earlier: NodesReport | None = None,
 ) -> NodesReport:
-    """Return what the answers and a collective come to, with what the files of the image say.
+    """Combine the nodes' answers, a collective and the check of the image's files.
 
-    `output` is that of the step. `earlier`: the report whose silent nodes these are; its other answers stand.
+    `output`: of the step. `earlier`: a report whose silent nodes were asked again; its other answers stay valid.
     """
     gathered, silent = taken.probed.groups, taken.probed.silent
     found = [_group(context, files, group, gathered[0].answer, taken.ran) for group in gathered]
@@ -145,7 +145,7 @@ def build_report(
             collective, of_run = earlier.collective, earlier.levels.get(Level.RUN, of_run)
     groups = tuple(sorted(_folded(found), key=lambda group: _WORST_FIRST.index(group.answer)))
     probed = sum(len(group.nodes) for group in groups if group.trouble is None)
-    # one node that says no is a no, one that says nothing leaves it open
+    # a single no makes the answer no, a single silent node leaves it undecided
     answers = [*(group.answer for group in groups), *([Answer.UNDECIDED] if silent else [])]
     answer = min(answers, key=_WORST_FIRST.index, default=Answer.NO_OBSTACLE)
     words = _sentence(answer, groups, silent)
@@ -168,7 +168,7 @@ def build_report(
 
 
 def _joined(groups: Sequence[NodeGroup], found: Sequence[NodeGroup]) -> list[NodeGroup]:
-    """Return the groups of a report with those of nodes that were asked again: identical ones are one, as ever."""
+    """Return the groups of a report, with the nodes that were asked again merged into them or added as new groups."""
     joined = [*groups]
     usual = next((group for group in groups if not group.differs), None)
     for new in found:
@@ -181,7 +181,7 @@ def _joined(groups: Sequence[NodeGroup], found: Sequence[NodeGroup]) -> list[Nod
 
 
 def _folded(groups: Sequence[NodeGroup]) -> Iterator[NodeGroup]:
-    """Yield the largest groups, and one for each answer of all others, with the evidence of its first node."""
+    """Yield the largest groups, and merge all others into one per answer, with the evidence of its first node."""
     beyond = defaultdict[tuple[Answer, bool], list[NodeGroup]](list)
     for group in groups[_GROUPS:]:
         beyond[group.answer, group.trouble is None].append(group)
@@ -199,7 +199,7 @@ def _advice(
     missing: str | None,
     context: ImageInContext,
 ) -> Advice:
-    """Return why, and what to do: where the image works on other nodes, the nodes are at fault, and not the image."""
+    """Return why, and a remedy: if no obstacle is found on other nodes, these nodes are at fault, not the image."""
     worst = next((group for group in groups if group.answer is answer), None)
     if answer is Answer.UNDECIDED and silent:
         bad = [node for entry in silent for node in entry.nodes]
@@ -218,7 +218,7 @@ def _advice(
 
 
 def _of(group: NodeGroup, context: ImageInContext) -> Advice:
-    """Return why an engine starts no container on nodes, and the command that shows it on the first of them."""
+    """Return why an engine cannot start containers on some nodes, and a command that shows it on the first of them."""
     given = ((option, context.environment.get(f"SLURM_JOB_{option.upper()}")) for option in ("partition", "account"))
     options = [f"--{option}={value}" for option, value in given if value]
     check = ["lumiimg", "check", context.name, *context.options, "--level=probe", "--verbose"]
@@ -229,7 +229,7 @@ def _of(group: NodeGroup, context: ImageInContext) -> Advice:
 def _group(
     context: ImageInContext, files: HostFit, group: NodesAlike, usual: NodeAnswer, ran: RunResult | None
 ) -> NodeGroup:
-    """Return what nodes that are the same come to; `ran` counts for those that were probed."""
+    """Return the result for nodes that are alike; `ran` counts only for nodes that were probed."""
     here = group.answer
     ran = ran if here.trouble is None else None
     trouble = here.trouble and shortened(here.trouble, _LONG_TROUBLE)
@@ -256,7 +256,7 @@ def _group(
 
 
 def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[UnresponsiveNodes]) -> str:
-    """Return the answer with the tally: 60 the same, 3 with another libcxi, 1 gave no answer."""
+    """Return the answer with a tally such as: 60 the same, 3 with another libcxi, 1 gave no answer."""
     total = sum(len(group.nodes) for group in groups) + sum(len(entry.nodes) for entry in silent)
     if len(groups) == 1 and not silent:
         return f"{groups[0].sentence} ({count(total, 'node')}{', all the same' if total > 1 else ''})"
@@ -273,7 +273,7 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Unre
 
 
 def differences(of: NodeAnswer, usual: NodeAnswer) -> tuple[str, ...]:
-    """Return what a node has other than the usual one, what most explains the rest first; a few at most."""
+    """Return a few differences between a node and the usual one, those that best explain the others first."""
     if of.compared == usual.compared:
         return ()
     found = tuple(dict.fromkeys(map(shortened, _all(of, usual)))) or ("something that is not shown here",)
@@ -315,12 +315,12 @@ _COMPARED: Mapping[str, Callable[[NodeAnswer], object]] = {
     "engine": lambda of: of.engine,
     "kernel": lambda of: of.kernel,
 }
-"""What is compared besides the libraries, with its name in a sentence."""
+"""Compared values besides the libraries, by their names in a sentence."""
 
 
 def _libraries(of: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
-    """Yield which libraries are others; one that lies elsewhere is the same if its build is."""
-    # by the name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0
+    """Yield differing libraries; for equal builds, only a different path counts."""
+    # compared by the name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0
     ours, theirs = ({_soname(library.name): library for library in one.libraries} for one in (of, usual))
     for name in sorted(ours.keys() & theirs.keys()):
         here, there = ours[name], theirs[name]

@@ -1,6 +1,6 @@
-"""Slurm, asked through its own commands: which nodes a job has, one step over them, a job that is waited for.
+"""Use Slurm through its own commands: list a job's nodes, run a step on them, submit a job and wait for it.
 
-And what those nodes need of this one: the command that starts this program there, and a folder that they share.
+This module also provides what the nodes need from this one: the command that starts lumiimg, and a shared folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lumiimg.engine.workspace import own_folder
 _ASK_TIMEOUT_S = 30.0
 _SIGNAL_BASE = 128
 _JOB_ID = re.compile(r"\s*\d{1,20}(?:;\S+)?\s*")
-"""As `sbatch --parsable` prints it: the number, and with several clusters the name of one."""
+"""Output of `sbatch --parsable`: the job number, with the cluster's name if there are several."""
 _LIMIT_S = 365 * 86400
 _DURATION = re.compile(
     r"(?:(?P<days>\d{1,4})-)?(?P<first>\d{1,6})(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?", re.ASCII
@@ -40,28 +40,28 @@ OTHER_SHAPE = (
     *(f"SLURM_{name}" for name in ("DISTRIBUTION", "EXACT", "EXCLUSIVE", "HINT")),
     "SRUN_CPUS_PER_TASK",
 )
-"""Variables by which srun gives the tasks of a step another shape, or refuses it: those of a job from whose shell this
-one was submitted among them (srun(1), input environment variables)."""
+"""Variables that make srun give a step's tasks another shape, or refuse the step; a job submitted from another job's
+shell inherits them (srun(1), input environment variables)."""
 _OF_THE_JOB = frozenset((*OTHER_SHAPE, "SLURM_LABELIO", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_STDINMODE"))
-"""Variables by which srun takes over what the job's own tasks are to have (srun(1), input environment variables)."""
+"""Variables through which a step inherits options of the job's own tasks (srun(1), input environment variables)."""
 _FIRST_LOOK_S, _LATER_LOOK_S = 3.0, 30.0
-"""Between questions to Slurm why a job waits."""
+"""Intervals at which Slurm is asked why a job waits."""
 _FOR_SBATCH = "put the options into --sbatch: --sbatch='-p dev-g -A project_XXX --gpus-per-node=8'"
 _HINT = "run this on a machine with Slurm: a login node (it submits a job), or inside an allocation (salloc, sbatch)"
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The nodes that a job has."""
+    """The nodes of a job."""
 
     job: str
     nodes: tuple[str, ...]
-    """Their names in Slurm, in its order."""
+    """Slurm's names for the nodes, in its order."""
     ends: float | None = None
-    """When its time is up, by `time.monotonic`; None: it is not known, or there is no limit."""
+    """When its time limit is reached, by `time.monotonic`; None: not known, or no limit."""
 
     def of(self, names: Sequence[str]) -> Allocation:
-        """Return the job with these of its nodes alone. Raises BadInputError where it lacks one."""
+        """Return the job restricted to these of its nodes. Raises BadInputError if it lacks one."""
         if lacking := sorted({*names} - {*self.nodes}):
             hint = f"salloc --nodelist={hostlist(names)}, or outside a job"
             raise BadInputError(f"job {self.job} does not have {hostlist(lacking)}", where="--again", hint=hint)
@@ -77,13 +77,13 @@ def sbatch_words(text: str) -> list[str]:
 
 
 def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
-    """Return the job that this process is in; None outside of one.
+    """Return the job that this process is in; None outside a job.
 
-    Raises BadInputError in one of several tasks of a step and in a heterogeneous job, MissingHereError without Slurm's
+    Raises BadInputError in one of several tasks of a step or in a heterogeneous job, MissingHereError without Slurm's
     commands, UndecidedError if they fail.
     """
     job, folded = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
-    # what is submitted from inside of a heterogeneous job has its variables, too; salloc's shell has no list of nodes
+    # a job submitted from inside a heterogeneous job inherits its variables; salloc's shell has no list of nodes
     components = [value for name, value in environment.items() if name.startswith("SLURM_JOB_ID_HET_GROUP_")]
     parts = environment.get("SLURM_HET_SIZE", "1")
     if job and parts != "1" and job in (components or [job]):
@@ -119,21 +119,21 @@ def run_step(
     log: IO[bytes] | None = None,
     give_up: Callable[[], bool] | None = None,
 ) -> Completed:
-    """Run a program once on each node, in one step of this job beside whatever else it runs.
+    """Run a program once on each node, in one step of this job that runs beside any other steps.
 
-    `together`: one that fails ends the others, which would wait for it (without srun, Slurm does so at the time limit).
-    Without it, a node that fails is its own matter, and each task ends alone. `log`, `give_up`: as of a process.
+    `together`: a failing task ends the others, which would wait for it (without srun, Slurm does at the time limit).
+    Otherwise a failing node affects no other, and each task ends on its own. `log`, `give_up`: see `process.run`.
     Raises MissingHereError without srun.
     """
     words: list[str | Path] = [slurm_program("srun", environment)]
     words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}"]
-    # The job's own shape is for its work. A task here is one process per node, with all that the job has there: a step
-    # takes that where nothing implies --exact (the option --whole, which says it, is not documented everywhere).
+    # The job's own shape is for its work. Here a task is one process per node with all of the job's resources there: a
+    # step gets those unless something implies --exact (--whole would request them, but is not documented everywhere).
     words += ["--overlap", "--mem=0", "--cpu-bind=none", "--gpu-bind=none", "--mpi=none"]
     words += ["--input=none", "--export=ALL", "--quit-on-interrupt"]
     if together:
         words += ["--kill-on-bad-exit=1", f"--time={math.ceil(timeout_s / 60)}"]
-    else:  # no --time: Slurm may refuse a step with a longer one than the partition's (EnforcePartLimits)
+    else:  # no --time: Slurm may refuse a step with a longer limit than the partition's (EnforcePartLimits)
         words += ["--kill-on-bad-exit=0", "--no-kill"]
     words += ["--job-name=lumiimg", *argv]
     own = {name: value for name, value in environment.items() if name not in _OF_THE_JOB}
@@ -143,11 +143,11 @@ def run_step(
 def run_job(
     script: Path, options: Sequence[str], environment: Mapping[str, str], on_progress: Callable[[str], None]
 ) -> Completed:
-    """Submit a batch script and wait until the job has ended, however long it queues.
+    """Submit a batch script and wait until its job has ended, however long it queues.
 
-    `on_progress` hears its number, and why it has not started, in a line each. A job is not left behind: whatever ends
-    the wait, an interrupt too, cancels it. Raises MissingHereError without sbatch, UndecidedError if it refuses the
-    script, or would never start it.
+    `on_progress` gets one line with the job number, and one for each reason why it waits. No job is left behind: if the
+    wait ends early, even by an interrupt, the job is cancelled. Raises MissingHereError without sbatch, UndecidedError
+    if Slurm refuses the script or would never start the job.
     """
     queued = _Queued(environment, on_progress)
     argv: list[str | Path] = [slurm_program("sbatch", environment), "--parsable", "--wait", *options, script]
@@ -167,7 +167,7 @@ def run_job(
 
 @dataclass(slots=True)
 class _Queued:
-    """A job that is submitted, and why it waits."""
+    """A submitted job, and why it waits."""
 
     environment: Mapping[str, str]
     on_progress: Callable[[str], None]
@@ -176,14 +176,14 @@ class _Queued:
     _look_at: float = field(default=math.inf, init=False)
 
     def hear(self, line: str) -> None:
-        """Take a line of sbatch."""
+        """Read an output line of sbatch."""
         if self.job is None and is_job_number(line):
             self.job = line.strip().partition(";")[0]
             self._look_at = time.monotonic() + _FIRST_LOOK_S
             self.on_progress(f"job {self.job} is submitted; waiting for it (Ctrl-C cancels it)")
 
     def is_hopeless(self) -> bool:
-        """Whether Slurm has a reason by which the job never starts; it is asked until the job has started."""
+        """Whether Slurm gives a reason for which the job will never start; Slurm is asked until the job has started."""
         if self.job is None or time.monotonic() < self._look_at:
             return False
         state, nodes, partition, reason = self._ask("squeue", f"--jobs={self.job}", "--format=%T %D %P %r")
@@ -192,7 +192,7 @@ class _Queued:
         if not waits or reason == "None":
             return False
         words, never = next((known[1:] for known in _reasons() if known[0].fullmatch(reason)), ("", False))
-        if reason == "PartitionNodeLimit" and "," not in partition:  # it also stands for nodes that are down
+        if reason == "PartitionNodeLimit" and "," not in partition:  # also reported when nodes are down
             total, _, at_most, _ = self._ask("sinfo", f"--partition={partition}", "--summarize", "--format=%D - %s -")
             sizes = (size for size in (total, at_most.rpartition("-")[2]) if size.isdecimal())
             never = nodes.isdecimal() and any(int(nodes) > int(size) for size in sizes)
@@ -203,7 +203,7 @@ class _Queued:
         return never
 
     def _ask(self, program: str, *words: str) -> list[str]:
-        """Return the four words of a line that a program of Slurm prints, empty where it prints none."""
+        """Return the four words on the last line printed by a Slurm command, with empty ones for those missing."""
         argv = [slurm_program(program, self.environment), "--noheader", *words]
         line = run(argv, env=self.environment, timeout_s=_ASK_TIMEOUT_S).last_line
         return [*line.strip().split(None, 3), "", "", "", ""][:4]
@@ -223,18 +223,18 @@ def _refused(done: Completed | None) -> UndecidedError:
 
 
 def is_job_number(line: str) -> bool:
-    """Whether a line of sbatch says the number of the job, and nothing else."""
+    """Whether a line of sbatch contains only the job number."""
     return _JOB_ID.fullmatch(line) is not None
 
 
 def _said(done: Completed) -> str:
-    """Return what one of Slurm's commands complains of, without its own name in front of each line."""
+    """Return the error message of a Slurm command, without the command's name before each line."""
     lines = [re.sub(r"^\w+: (error: )?", "", line) for line in done.output.splitlines() if line.strip()]
     return one_line("; ".join(dict.fromkeys(lines))[:500]) or "it says nothing"
 
 
 def slurm_program(name: str, environment: Mapping[str, str]) -> str:
-    """Return a program of Slurm's. Raises MissingHereError."""
+    """Return the path of a Slurm command. Raises MissingHereError."""
     found = which(name, environment.get("PATH"))
     if found is None:
         raise MissingHereError(f"no Slurm here: {name} is not on PATH", hint=_HINT)
@@ -242,10 +242,10 @@ def slurm_program(name: str, environment: Mapping[str, str]) -> str:
 
 
 def own_command() -> list[str]:
-    """Return how this program is started on another node that has the same files, from a checkout too.
+    """Return the command that starts this program on another node with the same files, even from a checkout.
 
-    Not out of the folder it is started in (-P), and without PYTHONPATH, which would reach the container. From a zip
-    file it is that file: what it unpacks lies on this node alone.
+    It imports nothing from the current folder (-P) and sets no PYTHONPATH, which would reach the container. If lumiimg
+    runs from a zip file, the command runs that file: unpacked files exist only on this node.
     """
     if lumiimg.archive is not None:
         return [sys.executable, lumiimg.archive]
@@ -256,11 +256,11 @@ def own_command() -> list[str]:
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """Make a folder for a check where the user is, which all nodes share as a rule; it is gone afterwards.
+    """Make a temporary folder for a check in the current folder, which all nodes usually share.
 
-    What a check of this machine left there when it was killed is removed.
+    Folders left there by killed checks of this machine are removed.
 
-    Raises BadInputError where nothing can be written.
+    Raises BadInputError if the folder cannot be made.
     """
     with ExitStack() as stack:
         try:
@@ -278,7 +278,7 @@ def shared_folder() -> Iterator[Path]:
 
 
 def seconds(text: str) -> int | None:
-    """Read a time as Slurm does: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; None for anything else."""
+    """Parse a time as Slurm does: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; None for anything else."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None
@@ -292,7 +292,7 @@ def seconds(text: str) -> int | None:
 
 
 def duration(time_s: int) -> str:
-    """Return `HH:MM:SS`, or `D-HH:MM:SS` from two days on."""
+    """Return a time as `HH:MM:SS`, or as `D-HH:MM:SS` from two days on."""
     days = time_s // 86400 if time_s >= 2 * 86400 else 0
     hours, rest = divmod(time_s - days * 86400, 3600)
     clock = f"{hours:02}:{rest // 60:02}:{rest % 60:02}"

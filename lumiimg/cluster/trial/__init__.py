@@ -1,1 +1,1 @@
-"""`lumiimg trial`: what lumiimg claims of a machine and of images, beside what the machine shows."""
+"""`lumiimg trial`: compare lumiimg's claims about a machine and images with measurements on the machine."""

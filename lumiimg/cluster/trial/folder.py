@@ -1,6 +1,6 @@
-"""The folder of a trial: its plan, the result of each step, what the nodes showed, and what its jobs have taken.
+"""The folder of a trial: its plan, the result of each step, facts from the nodes, and the time used by its jobs.
 
-All nodes share it. Each file is there whole or not at all; what a killed process leaves half done is done again.
+All nodes share it. Files are written atomically; a step that a killed process left unfinished is repeated.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PLAN = "plan.json"
 _NAME = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _MAX_BYTES = 16 << 20
 _PRINTED: dict[StepKind, type[Printed]] = {"slurm": SlurmFacts, "check": NodesReport}
-"""What a step prints."""
+"""The type of a step's output."""
 
 
 _LEAST_MINUTES, _LONGEST_MINUTES = 3, 60
-"""Of a job: short ones start sooner, partitions for tests take them, and what they leave the next one does."""
-# whole nodes: others' work beside a collective would make it slow. --no-requeue: what a job has taken is counted by its
-# number, and one that starts again under the same would be counted once. singleton: one job of this name at a time.
-# What it may take counts as taken from the beginning: it may hang before it can note less.
+"""Limits of a job: short jobs start sooner and fit test partitions, and the next job does the remaining steps."""
+# Whole nodes: other jobs beside a collective would slow it down. --no-requeue: time is counted per job number, so a job
+# that restarts under the same number would be counted only once. singleton: one job of this name at a time. The full
+# time limit counts as used from the beginning: the job may hang before it can record less.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
@@ -71,7 +71,7 @@ class TrialFolder:
         self.steps, self.nodes, self.jobs = path / "steps", path / "nodes", path / "jobs"
 
     def make(self, plan: TrialPlan) -> None:
-        """Write the plan into a new folder. Raises BadInputError where it cannot be made, FailedError."""
+        """Write the plan into a new folder. Raises BadInputError if the folder cannot be made, FailedError."""
         if os.path.lexists(self.path):
             raise BadInputError("exists already, but is not a trial", where=str(self.path), hint="name a new folder")
         try:
@@ -83,11 +83,11 @@ class TrialFolder:
         write_text(self.path / PLAN, json.dumps(encode(plan), indent=1))
 
     def write_job(self, plan: TrialPlan) -> Path:
-        """Write the script of a job of Slurm that does what is left, and return its place.
+        """Write the script of a Slurm job for the remaining steps, and return its path.
 
-        It asks for what its steps take as a rule and half of that again, within the trial's node minutes.
+        The job requests one and a half times the usual time of its steps, within the trial's node minutes.
 
-        Raises FailedError where less time is left than a step takes.
+        Raises FailedError if less time is left than a job needs.
         """
         spent = self.spent()
         usual = usual_minutes([*self.steps_left(plan)], plan.nodes) * 1.5
@@ -102,14 +102,14 @@ class TrialFolder:
         return place / "job.sh"
 
     def steps_left(self, plan: TrialPlan) -> Iterator[TrialStep]:
-        """Yield the steps that are not done, in their order."""
+        """Yield the remaining steps, in order."""
         for step in plan.steps:
             result = self.result(step.name)
             if result is None or result.ending in {Ending.PENDING, Ending.BEGUN}:
                 yield step
 
     def plan(self) -> TrialPlan:
-        """Return the plan. Raises BadInputError."""
+        """Read the plan. Raises BadInputError."""
         plan = _read(self.path / PLAN, TrialPlan)
         if plan is None:
             hint = "`lumiimg trial run FOLDER IMAGE` makes one"
@@ -121,48 +121,48 @@ class TrialFolder:
 
     def refuse_others(self) -> None:
         """Raise BadInputError for a trial of another user: its steps are commands, and would run as the caller."""
-        # the folder, too, and no link to a plan of one's own: the script that is to be submitted lies beside it
+        # check the folder, too, and refuse a symlink to the caller's plan: the script to be submitted is in this folder
         if {self.path.stat().st_uid, (self.path / PLAN).lstat().st_uid} != {os.getuid()}:
             hint = "run one of your own in another folder"
             raise BadInputError("is the trial of another user", where=str(self.path), hint=hint)
 
     def result(self, step: str) -> StepResult | None:
-        """Return what a step came to; None where it was not begun."""
+        """Return the result of a step; None if it was not begun."""
         return _read(self.steps / f"{step}.json", StepResult)
 
     def keep(self, result: StepResult) -> None:
-        """Keep what a step came to. Raises FailedError."""
+        """Store the result of a step. Raises FailedError."""
         write_text(self.steps / f"{result.step}.json", to_json(result))
 
     def output_file(self, step: str) -> Path:
-        """Return where a step's output lies once it is whole."""
+        """Return the path of a step's complete output."""
         return self.steps / f"{step}.out"
 
     def printed(self, step: TrialStep, path: Path | None = None) -> Printed | None:
-        """Return what a step printed, in its place or elsewhere; None where it is not there, or is something else."""
+        """Return the output of a step, from its usual path or `path`; None if it is missing or invalid."""
         try:
             return _read(path or self.output_file(step.name), _PRINTED[step.kind])
         except (KeyError, BadInputError):
             return None
 
     def results(self, plan: TrialPlan) -> TrialResults:
-        """Read what there is. Raises BadInputError for a result that no trial has written."""
+        """Read all results so far. Raises BadInputError for a result that no trial has written."""
         steps = {step.name: result for step in plan.steps if (result := self.result(step.name)) is not None}
         printed = {step.name: found for step in plan.steps if (found := self.printed(step)) is not None}
         return TrialResults(plan, steps, recorded_nodes(self.nodes), printed)
 
     def note(self, key: str, taken: JobTime) -> None:
-        """Note what a job takes; `key` is its number, or of a time that the trial was run in it. Raises FailedError."""
+        """Record a job's time; `key`: its number, with a time if it may run the trial repeatedly. Raises FailedError."""
         write_text(self.jobs / f"{key}.json", to_json(taken))
 
     def job_times(self, without: str = "") -> Iterator[JobTime]:
-        """Yield what the jobs have taken, but that with the key `without`; of one that was killed, at most."""
+        """Yield the time of each job except the one with key `without`; for a killed job, the most it can have used."""
         for path in sorted(self.jobs.glob("*.json")):
             if path.stem != without and (taken := _read(path, JobTime)) is not None:
                 yield taken
 
     def spent(self, without: str = "") -> float:
-        """Return the node minutes that the jobs have taken."""
+        """Return the node minutes used by the jobs."""
         return sum(one.nodes * one.minutes for one in self.job_times(without))
 
 
@@ -177,12 +177,12 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Take a trial for this process.
+    """Lock a trial for this process.
 
-    A lock on a file that the kernel lets go when the process ends, however it ends (flock(2)): it holds on
-    all nodes where their file system is mounted so (Lustre: `-o flock`), else on this one.
+    The kernel releases the lock when the process ends, however it ends (flock(2)). The lock is valid on all nodes if
+    their file system is mounted for that (Lustre: `-o flock`), otherwise only on this one.
 
-    Raises UndecidedError where another process has it, FailedError where there are no locks.
+    Raises UndecidedError if another process holds the lock, FailedError if the file system has no locks.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""What a trial is made of: claims written before it, steps that measure, and their outcomes."""
+"""The parts of a trial: claims written before it, steps that measure, and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lumiimg.core.text import count
 
 SCHEMA = 1
 _AROUND = 2
-"""Minutes of a job before its first step and behind its last."""
+"""Minutes of a job before its first step and after its last."""
 THERE, RUNS, NO_CHANGE = "there", "runs", "no change"
 ALIKE, AS_FILES = "all the same", "as the files predict"
-"""What is predicted in words, and read so (`readings.py`)."""
+"""Predictions in words, which measurements repeat (`readings.py`)."""
 NOT_YET, LEFT = "not done yet", "left for the next job: "
-"""Why a claim is unmeasured that the next job may measure; the second begins the reason."""
+"""Reasons why a claim is unmeasured that the next job may measure; the second is a prefix."""
 _VERSION = re.compile(r"(?:[A-Za-z]+ )?\d+(?:\.\d+)+")
 
 
 StepKind = Literal["slurm", "nodes", "check"]
-"""What a step asks: Slurm, each node for what its files show, an image by `check --nodes`."""
+"""The subject of a step: Slurm, the files of each node, or an image through `check --nodes`."""
 Reads = Literal[
     "node", "partition", "mpi", "answer", "path", "maps", "alike", "listens",
     "network", "speed", "ran", "changed",
 ]  # fmt: skip
-"""What of a step's result a claim is about: of each node, of Slurm, of the probes, of a collective."""
+"""The part of a step's result that a claim is about: from each node, Slurm, the probes, or a collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,118 +38,118 @@ class TrialStep:
     """One command of lumiimg that measures something."""
 
     name: str
-    """`image-1.run`: a word, and the name of the files with its result and what it printed."""
+    """One word, such as `image-1.run`, which also names the files with its result and output."""
     kind: StepKind = "check"
-    """What it asks."""
+    """The kind of step."""
     about: str
-    """What it does, for a person."""
+    """Description of the step for people."""
     words: tuple[str, ...] = ()
-    """Of lumiimg, behind its name."""
+    """Arguments of the `lumiimg` command."""
     image: int = 0
-    """Number of the image that it is about; 0: of none."""
+    """Number of the image that it is about; 0: none."""
     nodes: int
-    """That it runs on."""
+    """Number of nodes that it runs on."""
     minutes: int
-    """That it takes as a rule."""
+    """Minutes that it usually takes."""
     limit: int
     """Minutes after which it is ended."""
     sets: dict[str, str] = field(default_factory=dict)
-    """Variables that it has beside those of the job."""
+    """Variables that it sets in addition to those of the job."""
     after: str | None = None
-    """A step without whose collective this one would show nothing."""
+    """The step whose collective this one is compared with, and depends on."""
 
 
 def usual_minutes(steps: Iterable[TrialStep], nodes: int) -> int:
-    """Return the node minutes that steps take as a rule, in one job of that number of nodes."""
+    """Return the node minutes that steps usually take in one job on this number of nodes."""
     return (sum(step.minutes for step in steps) + _AROUND) * nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Something that lumiimg says, and a step can show."""
+    """A statement of lumiimg that a step can test."""
 
     id: str
-    """`site.libfabric`, `image-1.network`, `site.path:/pfs`."""
+    """Identifier, such as `site.libfabric`, `image-1.network`, `site.path:/pfs`."""
     about: str
-    """The same for a person."""
+    """The subject of the claim for people."""
     predicted: str | None
-    """Null: nothing is predicted."""
+    """The predicted value; null: nothing is predicted."""
     least: float | None = None
-    """Where a number is predicted that may be larger."""
+    """Lower bound, if a number is predicted that may be larger."""
     ranks: int | None = None
-    """What the number is of; without effect for others."""
+    """Number of ranks for which the bound is valid; other numbers of ranks are not judged by it."""
     also: tuple[str, ...] = ()
-    """The same in other words: a path without symlinks."""
+    """Equivalent values, such as a path without symlinks."""
     source: str
-    """Where the claim is from."""
+    """Source of the claim."""
     date: str
-    """When that was looked up, ISO 8601; empty where it was computed from the image."""
+    """Date of the source, ISO 8601; empty if the claim was computed from the image."""
     step: str
-    """What measures it."""
+    """Name of the step that measures it."""
     reads: Reads
-    """What of that it is about."""
+    """The part of the step's result that the claim is about."""
     what: str = ""
-    """Which of several: `kernel`, `/pfs`."""
+    """Which of several values, such as `kernel` or `/pfs`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriedRow:
-    """A row of the catalogue that an image was built of."""
+    """A row of the catalogue that an image was built from."""
 
     name: str
-    """Of the base, as `--base` takes it, or of the layer."""
+    """Name of the base, as in `--base`, or of the layer."""
     release: str
-    """Empty for a base, and for a layer without releases."""
+    """Release; empty for a base, and for a layer without releases."""
     content: str
-    """The first 16 hexadecimal digits of the digest of what was tried, as the ledger has it."""
+    """The first 16 hexadecimal digits of the digest of the tried content, as in the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialImage:
-    """One of the images; its number is its place."""
+    """One of the images, numbered by its position."""
 
     content: str
     """The first 16 hexadecimal digits of a digest of the sizes, beginnings and ends of its file systems."""
     rows: tuple[TriedRow, ...]
-    """What it was built from, where lumiimg built it; else nothing."""
+    """The rows that it was built from; empty if lumiimg did not build it."""
     rocm: str | None = None
-    """Release of its ROCm, where it is known."""
+    """Release of its ROCm, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialHead:
-    """What a trial is, in its plan and in its report."""
+    """Facts about a trial that its plan and its report share."""
 
     id: str
-    """A random word, in the names of its jobs."""
+    """Random word, part of the names of its jobs."""
     made: str
-    """When the claims were written down, UTC, ISO 8601."""
+    """Time at which the claims were written, UTC, ISO 8601."""
     tool: str
     """Version of lumiimg."""
     site: str
-    """Its name."""
+    """Name of the site."""
     nodes: int
-    """Name of its jobs in the scheduler."""
+    """Number of nodes of its jobs."""
     images: tuple[TrialImage, ...]
     """In the order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPlan(TrialHead):
-    """What a trial would do, and all that it predicts."""
+    """The steps and predictions of a trial."""
 
     schema: int
     """Number of this format."""
     node_minutes: int
-    """That its jobs may take at most, all of them together."""
+    """Maximum node minutes of all its jobs together."""
     site_name: str
-    """The site as `--site` takes it anywhere."""
+    """The site as an argument of `--site` that is valid in any folder."""
     paths: tuple[str, ...]
-    """Of the images, absolute."""
+    """Absolute paths of the images."""
     steps: tuple[TrialStep, ...]
-    """In their order: those that decide most come first."""
+    """Steps in order, the most decisive first."""
     claims: tuple[Claim, ...]
-    """All that is predicted."""
+    """All predictions."""
 
     @property
     def job_name(self) -> str:
@@ -163,47 +163,47 @@ class Ending(StrEnum):
     DONE = "done"
     """It printed its result."""
     FAILED = "failed"
-    """It came to nothing, and another job would not do better."""
+    """It gave no result, and another job would not do better."""
     PENDING = "pending"
-    """The job had too few nodes for it, or too little time, or no GPUs: the next one does it."""
+    """The job had too few nodes, too little time or no GPUs for it: the next job does it."""
     BEGUN = "begun"
-    """A job is at it, or has died in it."""
+    """A job is running it, or died while running it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one step came to."""
+    """The result of one step."""
 
     step: str
     ending: Ending
     job: str = ""
-    """Its number."""
+    """Job number."""
     began: str = ""
-    """UTC, ISO 8601."""
+    """Start time, UTC, ISO 8601."""
     said: tuple[str, ...] = ()
-    """The last lines that it printed for people, or why it came to nothing."""
+    """The last lines that it printed for people, or why it gave no result."""
     tries: int = 0
-    """Jobs that have died in it, or had no node that answered."""
+    """Number of jobs that died in it or in which no node answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTime:
-    """What one job has taken, as it says itself: no more than that."""
+    """The time that one job has used at most, as the job itself recorded it."""
 
     nodes: int
     minutes: Annotated[float, msgspec.Meta(ge=0, le=1 << 20)]
     hosts: tuple[str, ...] = ()
-    """Its nodes. They, and the account, do not leave the folder of the trial."""
+    """Names of its nodes. These and the account do not leave the folder of the trial."""
     account: str = ""
 
 
 class ClaimOutcome(StrEnum):
-    """What a claim came to."""
+    """The outcome of a claim."""
 
     DIFFERS = "differs"
-    """What was measured is not what was predicted."""
+    """The measured value differs from the prediction."""
     SAME = "same"
-    """It is."""
+    """The measured value is as predicted."""
     UNPREDICTED = "unpredicted"
     """Something was measured where nothing was predicted."""
     UNMEASURED = "unmeasured"
@@ -212,21 +212,21 @@ class ClaimOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of a claim."""
+    """The measurement for a claim."""
 
     value: str | None
-    """None where nothing was."""
+    """Measured value; None if nothing was measured."""
     why: str = ""
-    """Why not, or what else was seen."""
+    """Why nothing was measured, or other observations."""
     number: float | None = None
-    """The same as a number, where it is one."""
+    """The value as a number, if it is one."""
     same: bool | None = None
-    """Whether it is as predicted, where that is more than the same words."""
+    """Whether the value is as predicted, if comparing the texts does not decide that."""
     partial: bool = False
-    """Whether some nodes gave no answer, or a log is not sure: that can contradict a claim, and not prove it."""
+    """Whether some nodes gave no answer, or a log is not conclusive: such a value can refute a claim, not prove it."""
 
     def outcome(self, claim: Claim) -> ClaimOutcome:
-        """Return what a claim came to by it."""
+        """Return the outcome of a claim by this measurement."""
         if self.value is None:
             return ClaimOutcome.UNMEASURED
         if claim.predicted is None:
@@ -243,51 +243,51 @@ class Measured:
 
 
 def _agrees(value: str, predicted: str) -> bool:
-    """Return whether a value is what was predicted, which of a version may be its beginning: `Apptainer 1.4`."""
+    """Return whether a value equals the prediction; for a version, a prefix is enough: `Apptainer 1.4`."""
     is_version = _VERSION.fullmatch(value) and not predicted.isdigit()
     return value == predicted or bool(is_version and value.startswith((f"{predicted}.", f"{predicted} ")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow(Claim):
-    """A claim beside what was measured."""
+    """A claim with its measurement."""
 
     measured: str | None
-    """Null: nothing was."""
+    """Measured value; null: nothing was measured."""
     outcome: ClaimOutcome
-    """What the claim came to."""
+    """The outcome of the claim."""
     why: str
-    """Why it is unmeasured, or what else was seen; empty where there is nothing to say."""
+    """Why it is unmeasured, or other observations; empty if there are none."""
     gb_s: float | None
-    """The bandwidth that was measured, where one was: 1e9 bytes a second."""
+    """Measured bandwidth, if any, in 1e9 bytes per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport(TrialHead):
-    """What lumiimg claims of a machine and of images, beside what was measured."""
+    """lumiimg's claims about a machine and images, with the measurements."""
 
     measured: str
-    """When the last step that printed a result began, UTC, ISO 8601; empty where none has."""
+    """Start time of the last step that printed a result, UTC, ISO 8601; empty if none has."""
     node_minutes: float
-    """That its jobs have taken."""
+    """Node minutes used by its jobs."""
     node_minutes_most: int
-    """That they may take."""
+    """Node minutes that its jobs may use."""
     stand_in: str | None
-    """What was not real; such a trial proves nothing of any machine. Null for a real one."""
+    """What was not real in the trial, which then proves nothing about any machine; null for a real trial."""
     steps_done: int
-    """That printed a result."""
+    """Number of steps that printed a result."""
     steps: int
-    """In all."""
+    """Number of all steps."""
     counts: dict[str, int]
-    """Claims by their outcome."""
+    """Number of claims by outcome."""
     rows: tuple[ReportRow, ...]
-    """The differences first."""
+    """Claims with their measurements, the differences first."""
     notes: tuple[str, ...]
-    """What else a reader must know."""
+    """Notes for the reader."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 where something differs, 3 where something is unmeasured, else 0."""
+        """1 if a measurement differs, else 3 if one is missing, else 0."""
         if self.counts[ClaimOutcome.DIFFERS]:
             return ExitCode.NO
         return ExitCode.UNDECIDED if self.counts[ClaimOutcome.UNMEASURED] else ExitCode.GOOD
@@ -299,7 +299,7 @@ class TrialReport(TrialHead):
 
     @property
     def sentence(self) -> str:
-        """How many claims came to what."""
+        """The number of claims by outcome, in words."""
         same = self.counts[ClaimOutcome.SAME]
         judged = same + self.counts[ClaimOutcome.DIFFERS]
         first = f"{same} of {count(judged, 'claim')} as predicted" if judged else "no claim was judged"

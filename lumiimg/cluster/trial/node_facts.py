@@ -1,4 +1,4 @@
-"""What a node shows of itself: its snapshot, and the rest that a site's file says of nodes."""
+"""Facts that a node reveals: its snapshot, and other values that a site file states about nodes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _MOST_PRESET = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What one node shows of what claims are about."""
+    """Facts from one node that claims are about."""
 
     node: str
     shown: dict[str, str | None] = field(default_factory=dict)
-    """By the words of claims (`kernel`, `/pfs`); None, or nothing, where the node does not show it."""
+    """Values by `Claim.what` (`kernel`, `/pfs`); None or missing if the node does not reveal it."""
     no_fabric: str | None = None
     """Why there is no libfabric with the cxi provider."""
     preset_variables: tuple[str, ...] = ()
-    """Variables of the network that the job had from elsewhere."""
+    """Network variables that were already set in the job."""
 
 
 def record_node(folder: Path, site: Site, environment: Mapping[str, str]) -> None:
-    """Put what this node shows into the folder of a trial, with its snapshot. Raises MissingHereError, FailedError."""
+    """Write this node's facts and snapshot into the folder of a trial. Raises MissingHereError, FailedError."""
     root = RootFileSystem(FolderTree(Path("/")))
     snapshot, node = scan_host(environment), node_name(environment)
     facts = facts_of_node(root, snapshot, site, node, environment)
@@ -53,7 +53,7 @@ def record_node(folder: Path, site: Site, environment: Mapping[str, str]) -> Non
 
 
 def recorded_nodes(folder: Path) -> tuple[NodeFacts, ...]:
-    """Return what the nodes have put there, by their names, of each once; what is something else is passed over."""
+    """Return the facts that nodes wrote there, once per node, sorted by file name; other files are ignored."""
     found: dict[str, NodeFacts] = {}
     for path in sorted(folder.glob(f"*{_FACTS}")):
         try:
@@ -65,21 +65,21 @@ def recorded_nodes(folder: Path) -> tuple[NodeFacts, ...]:
 
 
 def clear_node_facts(folder: Path) -> None:
-    """Remove what nodes have put there."""
+    """Remove the facts and snapshots that nodes wrote there."""
     for kind in (_FACTS, _SNAPSHOT):
         for path in folder.glob(f"*{kind}"):
             path.unlink(missing_ok=True)
 
 
 def snapshot_in(folder: Path) -> Path | None:
-    """Return the snapshot of the first node that has put one there."""
+    """Return the path of the snapshot of the first node, by name, that wrote one there."""
     return min(folder.glob(f"*{_SNAPSHOT}"), default=None)
 
 
 def facts_of_node(
     root: RootFileSystem, snapshot: Snapshot, site: Site, node: str, environment: Mapping[str, str]
 ) -> NodeFacts:
-    """Return what the files of a node show, beside its snapshot."""
+    """Return a node's facts, from its files and its snapshot."""
     fabric = no_fabric = None
     try:
         fabric = site_as_observed(site, snapshot, node).fabric
@@ -114,7 +114,7 @@ def _there(is_there: bool | None) -> str | None:
 
 
 def site_paths(site: Site) -> tuple[str, ...]:
-    """Return the paths that a site's file names, as a shell reads them."""
+    """Return the paths named in a site file, in shell syntax."""
     return tuple(dict.fromkeys([*(bind.path for bind in site.binds), *([site.scratch] if site.scratch else [])]))
 
 
@@ -123,6 +123,6 @@ def _is_there(path: str, environment: Mapping[str, str]) -> bool | None:
         Path(Template(path).substitute(environment)).stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (OSError, KeyError, ValueError):  # not to be looked at; a variable that is not set here
+    except (OSError, KeyError, ValueError):  # no access, or a variable that is not set here
         return None
     return True

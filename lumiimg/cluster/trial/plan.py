@@ -1,6 +1,6 @@
-"""The plan of a trial, before anything is run: what lumiimg says of a site and of images, and the steps that show it.
+"""The plan of a trial, made before anything runs: lumiimg's claims about a site and images, and steps that test them.
 
-A claim is a row: its prediction, its source, the step that shows it, and what is read there (`readings.py`).
+A claim is a row: its prediction, its source, the step that measures it, and what is read from it (`readings.py`).
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 _MOST_IMAGES = 20
 _LEAST_NODES = 2
 FOLDER = "{folder}"
-"""In the words of a step: the folder of the trial."""
+"""Stands for the folder of the trial in a step's arguments."""
 _ORDER = ("probe", "run", "socket", "one-node", "one-node-vni", "alone", "without", "with", "again")
 _FAILS = "fails"
 _INTERFACES, _VNI, _TEST = "NCCL_SOCKET_IFNAME", "SLURM_NETWORK", "all_reduce_perf"
 
 
 class Sourced(Protocol):
-    """What says something: a part of a site's file, which may have a date of its own."""
+    """Anything with a source: a part of a site file, which may have its own date."""
 
     @property
     def source(self) -> str: ...
@@ -69,7 +69,7 @@ class Sourced(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The same, where no part of a site's file says it."""
+    """A source that is not part of a site file."""
 
     source: str
     date: dt.date | None = None
@@ -87,9 +87,9 @@ def plan_trial(
     nodes: int,
     node_minutes: int | None,
 ) -> TrialPlan:
-    """Return the plan; `site_name` is the site as --site takes it anywhere. `node_minutes`: None for what it may take.
+    """Return the plan; `site_name` is valid for --site in any folder. `node_minutes`: None for the computed default.
 
-    Raises BadInputError for what is not an image, or for less time than the first steps take.
+    Raises BadInputError for a file that is not an image, or for less time than the first steps take.
     """
     if len(paths) > _MOST_IMAGES:
         raise BadInputError(f"{len(paths)} images; a trial allows {_MOST_IMAGES}")
@@ -106,7 +106,7 @@ def plan_trial(
             _add_variables(rows, stack)
         found.append(rows)
         images.append(TrialImage(content=content(path), rows=rows_in(path), rocm=stack.version("rocm")))
-    # what decides most comes first, for all images, then what is tried one by one
+    # the most decisive steps come first, for all images, then the single variables
     of_images = sorted(
         (step for rows in found[1:] for step in rows.steps), key=lambda step: _ORDER.index(step.name.split(".")[1])
     )
@@ -131,14 +131,14 @@ def plan_trial(
 
 @dataclass(slots=True)
 class Rows:
-    """Steps about a site or an image, and the claims that each of them shows."""
+    """Steps about a site or an image, and the claims that they measure."""
 
     site: Site
     site_name: str
     nodes: int
-    """Of the trial."""
+    """Number of nodes of the trial."""
     image: int = 0
-    """Its number; 0: of the site."""
+    """Number of the image; 0: rows of the site."""
     path: str = ""
     steps: list[TrialStep] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Rows:
         sets: dict[str, str] | None = None,
         beside_run: bool = False,
     ) -> None:
-        """Add a step, `check --nodes`; `beside_run`: it shows something beside the first all-reduce alone."""
+        """Add a step with `check --nodes`; `beside_run`: it is meaningful only beside the first all-reduce."""
         options = ("--site", self.site_name, "--nodes", str(nodes or self.nodes), "--level", level, *words, "--json")
         self.steps.append(
             TrialStep(
@@ -181,7 +181,7 @@ class Rows:
         least: float | None = None,
         ranks: int | None = None,
     ) -> None:
-        """Add what the last step shows; of a site, only what its file has a value for."""
+        """Add a claim that the last step measures; for a site, only if its file has a value."""
         by = by or (_RULES if self.image else self.site)
         if predicted is None and not self.image:
             return
@@ -203,7 +203,7 @@ class Rows:
 
 
 def of_site(site: Site, site_name: str, nodes: int) -> Rows:
-    """Return what the file of a site says of its Slurm, and of its nodes."""
+    """Return steps and claims from a site file, about its Slurm and its nodes."""
     rows = Rows(site, site_name, nodes)
     about = "what Slurm says of its partitions"
     rows.steps.append(TrialStep(name="slurm", kind="slurm", about=about, nodes=1, minutes=1, limit=2))
@@ -240,7 +240,7 @@ def of_site(site: Site, site_name: str, nodes: int) -> Rows:
 
 
 def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
-    """Add what the loader, RCCL and the plugin of an image do."""
+    """Add claims about the loader, RCCL and plugin of an image."""
     path = report.path
     rows.check("probe", "what its loader, its RCCL and its plugin do on the nodes", level=Level.PROBE)
     answer = None if report.answer is Answer.UNDECIDED else report.answer
@@ -260,14 +260,14 @@ def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
 
 
 def _add_runs(rows: Rows, report: CheckReport) -> None:
-    """Add all-reduces on all nodes, as jobs run them and over TCP, and on one."""
+    """Add all-reduces on all nodes, as jobs run them and over TCP, and on one node."""
     site, nodes = rows.site, rows.nodes
     network = {Answer.NO_OBSTACLE: Verdict.OFI_CXI, Answer.NO: Verdict.SOCKET}.get(report.answer)
     rows.check("run", f"an all-reduce on {nodes} nodes, as jobs there run it")
     rows.claim("network", f"network between {nodes} nodes", network, "network")
     _add_speed(rows, "bandwidth", nodes, is_predicted=network is Verdict.OFI_CXI)
     if report.gpu is not None:
-        # of RCCL alone: an all-reduce says nothing of torch's kernels, or MIOpen's
+        # RCCL only: an all-reduce says nothing about kernels of torch or MIOpen
         rccl = next((part for part in report.gpu.parts if part.component == "RCCL"), None)
         runs = RUNS if rccl is not None and rccl.fit is GpuFit.RUNS else None
         fails = rccl is not None and rccl.blocks_jobs
@@ -278,7 +278,7 @@ def _add_runs(rows: Rows, report: CheckReport) -> None:
         rows.claim("driver", "its ROCm on the nodes' driver", runs, "ran", by)
     rows.check("socket", "the same over TCP", sets={"NCCL_NET": "Socket"}, beside_run=True)
     rows.claim("socket.network", "network with NCCL_NET=Socket", Verdict.SOCKET, "network", Source("RCCL's own option"))
-    # the variable by which a step on one node gets onto the fabric
+    # the variable that gives a step on one node access to the fabric
     vni = next((one for one in site.variables if one.name == _VNI and one.nodes == "one"), None)
     sets = {vni.name: vni.value} if vni is not None else {}
     if vni is not None:
@@ -302,7 +302,7 @@ def _add_speed(rows: Rows, key: str, nodes: int, *, is_predicted: bool) -> None:
 
 
 def _add_variables(rows: Rows, stack: Stack) -> None:
-    """Add an all-reduce without each variable that jobs there set, with each that they do not, and the first again."""
+    """Add an all-reduce without each variable that jobs there set, with each other one, and a repeat of the first."""
     known = {one.name: one for one in reversed(rows.site.measured)}
     ours = same_in_all_ranks(stack, rows.site, nodes=2)
     for variable in ours:
@@ -313,7 +313,7 @@ def _add_variables(rows: Rows, stack: Stack) -> None:
     for tried in rows.site.measured:
         if tried.value is None or tried.name in {variable.name for variable in ours}:
             continue
-        # harm was seen in jobs of frameworks: what an all-reduce alone makes of it, nobody has said
+        # harm was seen in framework jobs; the effect on an all-reduce alone is not documented
         predicted, setting = NO_CHANGE if tried.effect == "inert" else None, f"{tried.name}={tried.value}"
         about = f"all-reduce with {setting}"
         key, others = f"with.{tried.name}", sum(tried.name in step.sets for step in rows.steps)
@@ -323,7 +323,7 @@ def _add_variables(rows: Rows, stack: Stack) -> None:
 
 
 def content(path: Path) -> str:
-    """Return what an image is known by, without reading all of it; a folder by its inode. Raises BadInputError."""
+    """Return a fingerprint of an image without reading all of it; of a folder, from its inode. Raises BadInputError."""
     try:
         mark = image_fingerprint(path)
         return (mark or hashlib.sha256(f"{path.stat().st_ino}".encode()).hexdigest())[:16]
@@ -332,9 +332,9 @@ def content(path: Path) -> str:
 
 
 def rows_in(path: Path) -> tuple[TriedRow, ...]:
-    """Return the rows of today's catalogue that an image of lumiimg was built of; nothing of others' images.
+    """Return the rows of the current catalogue that lumiimg built an image from; none for other images.
 
-    Of the catalogue that comes with lumiimg: the names of a user's own layers are nobody else's.
+    Only rows of lumiimg's own catalogue count: a user's own layers are private, even their names.
     """
     found = []
     try:

@@ -1,4 +1,4 @@
-"""What the steps of a trial show, as a claim reads it."""
+"""Read the measured value of a claim from the results of a trial's steps."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NOTHING, _NO_RESULT = "nothing was printed", "the collective gave no result"
 _TOLERANCE = 0.1
-"""By which two runs alike may differ; more where the two that were made do."""
+"""Relative difference allowed between identical runs; more if the two identical runs of the trial differ more."""
 _PARTS = {"rccl": Part.RCCL, "plugin": Part.PLUGIN, "libfabric": Part.LIBFABRIC, "libcxi": Part.LIBCXI}
 _ON_FABRIC = frozenset({"plugin.init", "plugin.devices", "plugin.properties", "plugin.listen", "provider.other"})
-"""Findings of a plugin that was loaded, and then did not get onto the fabric."""
+"""Findings of a plugin that was loaded but did not get onto the fabric."""
 _BROKEN = frozenset({"run.failed", "run.hang", "run.data-errors"})
-"""Findings of a collective that did not come to its end, or gave wrong data, whatever bandwidth it had before."""
+"""Findings of a collective that did not finish, or gave wrong data, whatever bandwidth it reached before."""
 _FAILED = "failed: "
-"""Begins what a report says of a level that was taken, and broke (`check/pipeline.py`)."""
+"""Prefix in a report for a level that was run and failed (`check/pipeline.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmFacts:
-    """What Slurm says of itself."""
+    """Facts that Slurm reports."""
 
     partitions: dict[str, str] = field(default_factory=dict)
-    """The longest job of each in hours, or `no limit`."""
+    """Longest job of each partition in hours, or `no limit`."""
     mpi: dict[str, str] = field(default_factory=dict)
-    """That a way of `srun --mpi=` is there, for each."""
+    """The available kinds of `srun --mpi=`."""
 
 
 Printed = NodesReport | SlurmFacts
@@ -61,17 +61,17 @@ Printed = NodesReport | SlurmFacts
 
 @dataclass(frozen=True, slots=True)
 class TrialResults:
-    """All that there is to judge claims by."""
+    """All results by which claims are judged."""
 
     plan: TrialPlan
     steps: Mapping[str, StepResult]
-    """By their names; those that were begun."""
+    """Results of the steps that were begun, by step name."""
     nodes: tuple[NodeFacts, ...] = ()
     printed: Mapping[str, Printed] = field(default_factory=dict)
-    """By steps."""
+    """Output by step name."""
 
     def of(self, step: str, kind: type[T]) -> T | None:
-        """Return what a step has printed, where that is of its kind."""
+        """Return the output of a step, if it is of this kind."""
         found = self.printed.get(step)
         return found if isinstance(found, kind) else None
 
@@ -87,9 +87,9 @@ class TrialResults:
 
 
 def _joined(values: Iterable[tuple[object, int]], nothing: str) -> Measured:
-    """Return what nodes say: one value, or each with how many of them say so; `nothing` where none says anything.
+    """Return what nodes report: a single value, or each value with its number of nodes; `nothing` if none reports any.
 
-    `values`: each with a number of nodes.
+    `values`: pairs of a value and a number of nodes.
     """
     numbers = Counter[str]()
     for value, nodes in values:
@@ -105,13 +105,13 @@ def _joined(values: Iterable[tuple[object, int]], nothing: str) -> Measured:
 
 
 def _of_some(read: Measured, silent: int) -> Measured:
-    """Return a reading that is partial where some nodes gave no answer."""
+    """Return a reading, marked as partial if some nodes gave no answer."""
     if silent <= 0 or read.value is None:
         return read
     return replace(read, partial=True, why=read.why or f"{count(silent, 'node')} gave no answer")
 
 
-# -- of nodes, and of Slurm
+# -- readings of nodes and of Slurm
 
 
 def _of_nodes(results: TrialResults, claim: Claim) -> Measured:
@@ -132,7 +132,7 @@ def _of_slurm(
     return Measured(known.get(claim.what, absent)) if known else Measured(None, "Slurm does not say")
 
 
-# -- of probes
+# -- readings of probes
 
 
 def _of_report(read: Callable[[NodesReport, str], Measured], results: TrialResults, claim: Claim) -> Measured:
@@ -152,7 +152,7 @@ def _answer(report: NodesReport, _: str) -> Measured:
 
 
 def _path(report: NodesReport, what: str) -> Measured:
-    """Return what was in the processes of the probes: where they do not come, the path is what the files say."""
+    """Return what the probes' processes had loaded; the report's path may come from the files if the probes failed."""
 
     def show(group: NodeGroup) -> str | None:
         mapped = (library.path for library in group.libraries if part_of(library.path) is _PARTS.get(what))
@@ -165,7 +165,7 @@ def _path(report: NodesReport, what: str) -> Measured:
 
 
 def _maps(report: NodesReport, _: str) -> Measured:
-    """Return whether the process that a job starts had the libraries that the files predict, by /proc/self/maps."""
+    """Return whether a job's process had the libraries that the files predict, by its /proc/self/maps."""
     words = {"program.other-files": "other libraries", "program.opens": AS_FILES, "program.starts": AS_FILES}
 
     def show(group: NodeGroup) -> str | None:
@@ -182,7 +182,7 @@ def _alike(report: NodesReport, _: str) -> Measured:
 
 
 def _listens(report: NodesReport, _: str) -> Measured:
-    """Return whether the plugin got onto the fabric: one that failed for want of a NIC, or before, shows nothing."""
+    """Return whether the plugin got onto the fabric; one that failed earlier, or for lack of a NIC, shows nothing."""
     found = report.groups[0].findings
     if any(finding.id == "provider.cxi" and finding.severity is Severity.OK for finding in found):
         return Measured("yes")
@@ -194,7 +194,7 @@ def _listens(report: NodesReport, _: str) -> Measured:
     return Measured(None, unknown.summary if unknown is not None else "the plugin did not get that far")
 
 
-# -- of collectives
+# -- readings of collectives
 
 
 def _of_run(
@@ -208,7 +208,7 @@ def _of_run(
 
 
 def _without_a_node(report: NodesReport | None, step: str) -> str | None:
-    """Return that a collective says nothing of the nodes of its step, as some had no part in it."""
+    """Return a reason if some nodes took no part in a collective, which then says nothing about the step's nodes."""
     if report is None or report.collective is None:
         return None
     asked = sum(map(len, (*(group.nodes for group in report.groups), *(entry.nodes for entry in report.silent))))
@@ -225,13 +225,13 @@ def _network(_: NodesReport, ran: CollectiveOutcome, __: Claim) -> Measured:
 
 
 def _broken(report: NodesReport) -> str | None:
-    """Return why what a collective measured says nothing; None where it came to its end."""
+    """Return why a collective's measurements are not valid; None if it finished."""
     found = (finding for group in report.groups for finding in group.findings)
     return next((finding.summary for finding in found if finding.id in _BROKEN), None)
 
 
 def _best(report: NodesReport | None) -> float | None:
-    """Return the bandwidth of a collective in GB/s; None where it gave none, or broke."""
+    """Return the bandwidth of a collective in GB/s; None if it gave none or failed."""
     if report is None or report.collective is None or _broken(report) is not None:
         return None
     return max((row.best_gb_s for row in report.collective.measurements if row.best_gb_s), default=None)
@@ -251,7 +251,7 @@ def _ran(report: NodesReport, ran: CollectiveOutcome, _: Claim) -> Measured:
 
 
 def _changed(results: TrialResults, claim: Claim) -> Measured:
-    """Compare a collective with the one that had what jobs there have; two of the same say how far two runs differ."""
+    """Compare a collective with the one that had a job's usual variables, whose repeat shows how much runs differ."""
     of = claim.step.partition(".")[0]
     report, first, again = (results.of(step, NodesReport) for step in (claim.step, f"{of}.run", f"{of}.again"))
     if report is None:
@@ -275,7 +275,7 @@ def _changed(results: TrialResults, claim: Claim) -> Measured:
 
 
 def _not_comparable(base: CollectiveOutcome, again: NodesReport | None, report: NodesReport) -> str | None:
-    """Return why a run says nothing beside the first one; `again`: the first one, made again."""
+    """Return why a run cannot be compared with the first one; `again`: the repeat of the first one."""
     if base.verdict not in FAST:
         return f"the reference run went over {base.verdict}"
     others = [one.collective for one in (again, report) if one is not None and one.collective is not None]
@@ -304,6 +304,6 @@ _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
 
 
 def notes(results: TrialResults) -> list[str]:
-    """Return what else a reader must know: which variables of the network were not the trial's."""
+    """Return notes for the reader: network variables that were not set by the trial."""
     names = sorted({name for node in results.nodes for name in node.preset_variables})
     return [f"the job had {', '.join(names)} from elsewhere: the network results include their effect"] if names else []

@@ -1,4 +1,4 @@
-"""Claims beside facts: the table of a trial, without names of people, projects, nodes and folders."""
+"""The table of a trial, claims beside measurements, without names of people, projects, nodes and folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHAPES = (
     (re.compile(r"\b(?:nid\d{3,}|x\d+c\d+s\d+b\d+n\d+)\b"), "node"),
     (re.compile(r"\b((?:node(?:-\d+)?|login))(?:\.[A-Za-z][\w-]*){2,}"), r"\1"),
 )
-"""Projects as CSC names them, addresses of people and of machines, nodes as HPE names them, with their domain."""
+"""Projects as named by CSC, addresses of people and machines, nodes as named by HPE, with their domain."""
 _OWN = r"/(?:\w[\w/]*/)?(?:home|users|u|scratch|flash|projappl|projects?|work|tmp|shm)"
 _LIBRARY = re.compile(r"/[\w+-]+\.so[\w.]*$")
 _WORD = re.compile(r"(?<![\w./-])[a-z0-9]+")
@@ -36,7 +36,7 @@ _LEAST_NAME = 3
 
 
 def report_of(folder: TrialFolder, plan: TrialPlan, environment: Mapping[str, str]) -> TrialReport:
-    """Return the table. Raises BadInputError for a file that no trial has written."""
+    """Return the report. Raises BadInputError for a file that no trial has written."""
     results = folder.results(plan)
     names = _Names(results, folder, environment)
     rows = sorted((_row(results, claim, names) for claim in plan.claims), key=lambda row: _ORDER.index(row.outcome))
@@ -72,7 +72,7 @@ def _row(results: TrialResults, claim: Claim, names: _Names) -> ReportRow:
 
 
 def _stand_in(results: TrialResults) -> str | None:
-    """Return what cannot be real: a collective on GPUs of nodes that have none."""
+    """Return what cannot be real: a collective on GPUs, on nodes that have none."""
     ran = any(one.collective for one in results.printed.values() if isinstance(one, NodesReport))
     if ran and not any(node.shown.get("gpus") or node.shown.get("driver") for node in results.nodes):
         return "GPUs were used, but no node showed an AMD GPU"
@@ -80,7 +80,7 @@ def _stand_in(results: TrialResults) -> str | None:
 
 
 class _Names:
-    """What must not leave the machine, and what stands for it."""
+    """Names that must not leave the machine, with their replacements."""
 
     def __init__(self, results: TrialResults, folder: TrialFolder, environment: Mapping[str, str]) -> None:
         jobs = [*folder.job_times()]
@@ -88,7 +88,7 @@ class _Names:
         nodes |= dict.fromkeys(host for job in jobs for host in job.hosts)
         words = {node: f"node-{number}" for number, node in enumerate(nodes, 1)}
         words[os.uname().nodename.partition(".")[0]] = "login"
-        # a name that is also a word of the table would be known by what is missing there
+        # if a name were also a word of the table, the gaps there would reveal it
         ours = {word for claim in results.plan.claims for word in _WORD.findall(f"{claim.about} {claim.predicted}")}
         persons = ((environment.get(variable, ""), "USER") for variable in ("USER", "LOGNAME"))
         accounts = (
@@ -107,7 +107,7 @@ class _Names:
         self._own = re.compile(rf"(?:{homes}|{_OWN})(?:/[^\s:;,'\"()]*)")
 
     def hidden(self, text: str) -> str:
-        """Return a text without them."""
+        """Return a text with these names replaced."""
         text = self._known.sub(lambda found: self._stands[found[0].lower()], text)
         text = self._own.sub(_cut, text)
         for pattern, stands in _SHAPES:
@@ -116,15 +116,15 @@ class _Names:
 
 
 def _as_written(path: Path) -> Iterator[str]:
-    """Yield a path as it is called, and without links; a plan may name what no file can be called."""
+    """Yield a path as given, and without symlinks; a path in a plan may be invalid as a file name."""
     yield str(path.absolute())
     with suppress(ValueError):
         yield os.path.realpath(path)
 
 
 def _cut(found: re.Match[str]) -> str:
-    """Return the beginning of a path of somebody's own, and the library that it leads to."""
+    """Shorten a private path to `…`, with the name of the library at its end, if any."""
     if "$" in found[0]:
-        return found[0]  # as a site's file has it
+        return found[0]  # as written in a site file
     library = _LIBRARY.search(found[0])
     return f"…{library[0] if library else ''}"

@@ -1,4 +1,4 @@
-"""The steps of a trial, one after the other, inside a job; the result of each is written before the next begins."""
+"""Run the steps of a trial one by one inside a job; the result of each is written before the next begins."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from lumiimg.engine.process import Completed
 
 _LINES, _SAID = 4, 300
-"""Of what a step says: lines, and characters of one."""
+"""Limits on a step's messages: number of lines, and length of a line."""
 _GRACE_S = 20.0
-"""That a job keeps for itself before its time is up."""
+"""Time reserved at the end of a job."""
 _TRIES = 3
-"""A job that dies in a step may have died of something else; after three, the step is left out."""
+"""Number of tries: a job that dies in a step may have had another problem; after three, the step is left out."""
 _SILENT = "no node answered"
-"""The job may be at its end, or its nodes may be bad ones."""
+"""The job may be ending, or its nodes may be faulty."""
 _MPI = re.compile(r"[a-z0-9_]{1,32}")
 
 
@@ -48,15 +48,15 @@ def run_in_job(
     environment: Mapping[str, str],
     say: Callable[[str], None],
 ) -> None:
-    """Do the steps that are left, within the time of this job and the node minutes of the trial.
+    """Run the remaining steps, within the time of this job and the node minutes of the trial.
 
-    Raises FailedError where no result can be written.
+    Raises FailedError if a result cannot be written.
     """
     start = time.monotonic()
-    # a job of the trial's own runs it once; salloc's shell may do so again and again
+    # the trial's own job runs it once; salloc's shell may run it repeatedly
     is_own = environment.get("SLURM_JOB_NAME") == plan.job_name
     key = allocation.job if is_own else f"{allocation.job}-{time.time():.0f}"
-    # the nodes of the job count, also those that no step uses
+    # all nodes of the job count, even those that no step uses
     room_s = (plan.node_minutes - folder.spent(without=key)) * 60 / len(allocation.nodes)
     ends = start + max(room_s - _GRACE_S, 0)
     if allocation.ends is not None:
@@ -68,7 +68,7 @@ def run_in_job(
         folder.note(key, JobTime(nodes=len(allocation.nodes), minutes=minutes, hosts=allocation.nodes, account=account))
 
     steps = _JobSteps(folder, plan, allocation, _without_tried(plan, environment), say)
-    note(ends)  # it may be killed before it can note less
+    note(ends)  # the job may be killed before it can record less
     try:
         for step in folder.steps_left(plan):
             steps.do(step, ends - time.monotonic())
@@ -87,7 +87,7 @@ class _JobSteps:
     say: Callable[[str], None]
 
     def do(self, step: TrialStep, left_s: float) -> None:
-        """Do a step within that time, or keep why it was not done."""
+        """Run a step within that time, or record why it was not run."""
         before, nodes = self.folder.result(step.name), len(self.allocation.nodes)
         began, tries = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), before.tries if before else 0
 
@@ -110,13 +110,13 @@ class _JobSteps:
             self.say(step.about)
             try:
                 ending, *said = self._come_to(step, min(step.limit * 60.0, left_s))
-            except BaseException:  # a signal: the job was cancelled, or its time is up
+            except BaseException:  # a signal: the job was cancelled or reached its time limit
                 keep(Ending.PENDING, "the job was stopped in it")
                 raise
             keep(ending, *said, tries=tries + (said == [_SILENT]))
 
     def _shows_nothing(self, step: TrialStep) -> str | None:
-        """Return why a step would show nothing."""
+        """Return why a step would show nothing; None if it may."""
         plan = self.plan
         if step.after is not None:
             first = next((self.folder.printed(one) for one in plan.steps if one.name == step.after), None)
@@ -131,13 +131,13 @@ class _JobSteps:
         return "the image has changed since the claims were written" if changed else None
 
     def _come_to(self, step: TrialStep, limit_s: float) -> tuple[Ending, *tuple[str, ...]]:
-        """Do a step, and return how it ended and what it said; what a better job could do is left for that."""
+        """Run a step, and return how it ended and its messages; what a better job could do is left for that job."""
         folder = self.folder
         if step.kind == "slurm":
             write_text(folder.output_file(step.name), to_json(_slurm(self.environment)))
             return (Ending.DONE,)
         if step.kind == "nodes":
-            clear_node_facts(folder.nodes)  # of an earlier job, on other nodes and at another time
+            clear_node_facts(folder.nodes)  # from an earlier job, on other nodes and at another time
             nodes = self.allocation.nodes[: self.plan.nodes]
             done = run_step(nodes, _words(folder, step), self.environment, timeout_s=limit_s)
             return (Ending.DONE, *_said(done)) if recorded_nodes(folder.nodes) else (Ending.PENDING, _SILENT)
@@ -157,15 +157,15 @@ class _JobSteps:
 
 
 def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str], limit_s: float) -> Completed:
-    """Run a command of lumiimg; what it prints for machines is put into its place where it is whole."""
+    """Run a command of lumiimg; its JSON output is moved to its final path if it is complete."""
     place = folder.output_file(step.name)
     part = place.with_suffix(".part")
-    for left in (place, part):  # of a try that was killed
+    for left in (place, part):  # from a killed try
         left.unlink(missing_ok=True)
-    # its output, and what it says to people, apart: one gate runs all programs, and reads them together. -C: into a new
-    # file, never through a link that somebody else has put there
+    # keeps JSON apart from messages for people: the function that runs all programs reads both streams together. -C:
+    # write only to a new file, never through a link that somebody else made
     argv = ["/bin/sh", "-C", "-c", 'exec "$@" >"$0"', str(part), *_words(folder, step)]
-    # by the engine's names too: over a plain one, what the image sets itself would win
+    # by the engine's names too: the image's own settings would override plain ones
     done = run(argv, env={**environment, **step.sets, **as_engine_variables(step.sets)}, timeout_s=limit_s)
     if not done.timed_out and folder.printed(step, part) is not None:
         part.replace(place)
@@ -174,21 +174,21 @@ def _command(folder: TrialFolder, step: TrialStep, environment: Mapping[str, str
 
 
 def _words(folder: TrialFolder, step: TrialStep) -> list[str]:
-    """Return the command of a step: `check` with the snapshot of a node, where there is one."""
+    """Return the command of a step; `check` gets the snapshot of a node, if there is one."""
     snapshot = snapshot_in(folder.nodes) if step.kind == "check" else None
     words = [word.replace(FOLDER, str(folder.path)) if word.startswith(FOLDER) else word for word in step.words]
     return [*own_command(), *words, *(["--host", str(snapshot)] if snapshot is not None else [])]
 
 
 def _without_tried(plan: TrialPlan, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what the trial itself sets or leaves out: a user's own would be in each run."""
+    """Return an environment without variables that the trial sets or leaves out: the user's would affect every run."""
     tried = {name for step in plan.steps for name in (*step.sets, step.name.partition(".without.")[2])}
     names = {f"{prefix}{name}" for name in tried for prefix in ("", *TO_ENGINE)}
     return {name: value for name, value in environment.items() if name not in names}
 
 
 def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
-    """Return Slurm's partitions with their longest job, and what `srun --mpi=` takes; nothing without it."""
+    """Return Slurm's partitions with their longest jobs, and the kinds of `srun --mpi=`; empty without Slurm."""
 
     def ask(*argv: str) -> str:
         with suppress(MissingHereError):
@@ -196,7 +196,7 @@ def _slurm(environment: Mapping[str, str]) -> SlurmFacts:
         return ""
 
     partitions: dict[str, str] = {}
-    # --all: also those that are hidden from who may not use them; a line for each
+    # --all: also partitions hidden from users without access; one line per partition
     for line in ask("scontrol", "--all", "--oneliner", "show", "partition").splitlines():
         fields = {key: value for key, equals, value in (word.partition("=") for word in line.split()) if equals}
         if "PartitionName" in fields:
