@@ -1,4 +1,4 @@
-"""Build an image on one that someone else made, with the layers that it lacks."""
+"""Build an image on someone else's image, with the layers that it lacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lumiimg.resolve.image_base import read_foreign
 
 def execute(arguments: argparse.Namespace) -> int:
     catalogue = open_catalogue(os.environ, arguments.layers)
-    # the faults of the request come first, as in `build`
+    # report faults of the request first, as `build` does
     context_with_servers(arguments, read_request(arguments, catalogue), catalogue)
     inputs = Inputs.from_arguments(arguments, site_to_make_for)
     site = inputs.target

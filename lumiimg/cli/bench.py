@@ -1,4 +1,4 @@
-"""Count what programs ask of file systems."""
+"""Count the file-system calls of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print what must be bound from a machine for an image to use its fabric."""
+"""Print the binds from a machine that an image needs to use its fabric."""
 
 from __future__ import annotations
 

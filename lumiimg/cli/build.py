@@ -1,4 +1,4 @@
-"""Print the plan of an image; what builds it, or writes its definitions, is imported where that is asked for."""
+"""Print the plan of an image; code that builds it or writes its definitions is imported only when needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def make(arguments: argparse.Namespace, lock: Lock) -> int:
-    """Build, unless something less is asked for."""
+    """Build, unless the options request only a part of that."""
     if arguments.dry_run:
         from lumiimg.build.build_host import BuildHost
         from lumiimg.build.cost import BuildPlan, cost_of
@@ -51,7 +51,7 @@ def make(arguments: argparse.Namespace, lock: Lock) -> int:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuse what does not go together, and what would be lost. Raises BadInputError."""
+    """Refuse conflicting options, and outputs that would overwrite something. Raises BadInputError."""
     if arguments.trust_lock and not arguments.locked:
         raise BadInputError("--trust-lock needs --locked", hint="add --locked, or leave --trust-lock out")
     if arguments.lock and arguments.dry_run and not arguments.locked:
@@ -69,7 +69,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_places(arguments: argparse.Namespace) -> None:
-    """Refuse to write over what would be lost. Raises BadInputError."""
+    """Refuse to overwrite files that would be lost. Raises BadInputError."""
     from lumiimg.build.places import refuse_folder, refuse_output  # what images carry
 
     if arguments.definitions is not None:
@@ -82,14 +82,14 @@ def _refuse_places(arguments: argparse.Namespace) -> None:
 
 
 def check_result(arguments: argparse.Namespace) -> None:
-    """Refuse options of what comes out that do not go together. Raises BadInputError."""
+    """Refuse conflicting options for the output. Raises BadInputError."""
     if arguments.html and (arguments.dry_run or arguments.definitions):
         raise BadInputError("reports the cost of a build, but nothing is built", where="--html", hint="leave it out")
     refuse_places({"--html": arguments.html}, (arguments.lock, arguments.output, arguments.host))
 
 
 def _refuse_build_options(arguments: argparse.Namespace) -> None:
-    """Refuse options of a build, where nothing is built. Raises BadInputError."""
+    """Refuse build options when nothing is built. Raises BadInputError."""
     for option in ("output", "dry-run", "definitions", "fresh", "force", "html"):
         if getattr(arguments, option.replace("-", "_")):
             raise BadInputError(f"--why and --{option}", hint="--why only prints an answer; leave the other out")

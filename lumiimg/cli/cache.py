@@ -1,4 +1,4 @@
-"""List, verify and remove what the cache has."""
+"""List, verify and remove the contents of the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Return a size as people write it. Raises BadInputError."""
+    """Return the number of bytes for a size such as 20G. Raises BadInputError."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
     if not number.isascii() or not number.isdigit() or len(number) > 9:
         raise BadInputError("is not a valid size", where=f"--keep {text}", hint="20G, 500M, or a number of bytes")

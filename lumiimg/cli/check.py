@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.nodes.report import NodesReport
 
 _SOON_S, _LATER_S = 5.0, 30.0
-"""Between two lines that say how far a check is: where more nodes have answered, and where none has."""
+"""Intervals between progress lines: if more nodes have answered, and if none has."""
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -48,7 +48,7 @@ def _check_each(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], CheckReport]:
-    """Return what checks an image on this machine. Raises BadInputError."""
+    """Return a function that checks an image on this machine. Raises BadInputError."""
     if arguments.sbatch:
         raise BadInputError("is for the job that --nodes submits", where="--sbatch", hint="add --nodes N")
     level = Level(arguments.level) if arguments.level else None
@@ -63,8 +63,8 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
 
 
 def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
-    """Check on the nodes of this job, or of a job that is submitted for it."""
-    # a tenth of a second that one node need not wait
+    """Check on the nodes of this job, or of a job submitted for the check."""
+    # imported here: it takes a tenth of a second, which a check on one node need not wait
     from lumiimg.cluster.nodes.check import check_by_job, check_nodes, files_for_nodes, report_to_complete
     from lumiimg.cluster.nodes.slurm import find_allocation, sbatch_words
 
@@ -82,11 +82,11 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
     if allocation is None:
         for_sbatch = [*([f"--nodelist={','.join(silent)}"] if silent else []), *sbatch_words(arguments.sbatch)]
         with inputs.open(arguments.images[0], arguments) as context:
-            files_for_nodes(context)  # what nodes cannot try is reported now, not when the job has waited for them
+            files_for_nodes(context)  # report an untestable image now, not after the job has queued
         return check_by_job(words_for_job(arguments, inputs), nodes, for_sbatch, os.environ, say)
     if arguments.sbatch:
         raise BadInputError(f"already inside job {allocation.job}", where="--sbatch", hint="leave it out")
-    image = arguments.images[0].absolute()  # nodes may be asked from elsewhere
+    image = arguments.images[0].absolute()  # nodes may run in another folder
     with inputs.open(image, arguments) as context:
         return check_nodes(
             context,
@@ -101,7 +101,7 @@ def _on_nodes(arguments: argparse.Namespace, inputs: Inputs) -> NodesReport:
 
 
 def words_for_job(arguments: argparse.Namespace, inputs: Inputs) -> list[str]:
-    """Return the words of `lumiimg` that ask for the same check from any folder, with its answer as JSON."""
+    """Return arguments of `lumiimg` that run the same check from any folder, with a JSON answer."""
     given = {
         "--nodes": arguments.nodes,
         "--again": arguments.again and arguments.again.absolute(),
@@ -118,7 +118,7 @@ def words_for_job(arguments: argparse.Namespace, inputs: Inputs) -> list[str]:
 
 
 def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
-    """Return what prints how far a check is: sooner where more nodes have answered."""
+    """Return a function that prints the progress of a check, more often if nodes keep answering."""
     terminal = Terminal(sys.stderr)
     printed_at, answered = time.monotonic(), 0
 
@@ -129,7 +129,7 @@ def _waiting_line(nodes: int) -> Callable[[Waiting], None]:
             printed_at, answered = now, waiting.answered
             until = time.strftime("%H:%M:%S", time.localtime(time.time() + waiting.seconds))
             names = hostlist(waiting.nodes)
-            names = names if len(names) < terminal.width else f"{names[: terminal.width - 1]}…"  # it says that it lives
+            names = names if len(names) < terminal.width else f"{names[: terminal.width - 1]}…"  # a sign of life
             line = f"{answered} of {nodes} nodes have answered; waiting until {until} at the latest for {names}"
             terminal.write(terminal.wrapped(line))
 

@@ -1,4 +1,4 @@
-"""What commands take from the settings where their options do not say: the site, and mirrors."""
+"""Defaults from the settings that commands use without the option: the site and the mirrors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Choose = Callable[..., ChosenSite | None]
 
 
 def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose: Choose) -> str | None:
-    """Return the name of the site: that of --site, else the chosen one, as if --site named it.
+    """Return the name of the site: from --site, else the chosen one, which is stored as if --site had named it.
 
-    `main` says which and why, once it is known that there is an answer.
+    `main` reports which site and why, once there is an answer.
     """
     if not arguments.site:
         node = snapshot.host if snapshot else os.uname().nodename
@@ -32,5 +32,5 @@ def choose_site(arguments: argparse.Namespace, snapshot: Snapshot | None, choose
 
 
 def mirrors_of(arguments: argparse.Namespace) -> Mirrors:
-    """Return the mirrors of the settings, and of --mirror. Raises BadInputError."""
+    """Return the mirrors from the settings and --mirror. Raises BadInputError."""
     return parse_mirrors(read_settings(os.environ).mirrors, vars(arguments).get("mirror", ()))

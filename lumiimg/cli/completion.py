@@ -1,4 +1,4 @@
-"""Print the script by which a shell asks what can follow on its line, and answer it."""
+"""Print the script with which a shell requests completions, and answer its requests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Print for the shell what can follow on its line, and leave; return at once if no shell asks.
+    """Print completions for the shell and exit; return at once if no shell requests them.
 
-    The program answers from its own parsers (argcomplete): nothing is installed again when options change, and the
-    names are those of the catalogue as it is now, the user's own among them.
+    The answers come from the program's own parsers (argcomplete): changed options need no new installation, and the
+    names are those currently in the catalogue, including the user's own.
     """
     _add_completers(parser)
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def _add_completers(parser: argparse.ArgumentParser) -> None:
-    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to look at what was added
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for below in action.choices.values():
                 _add_completers(below)
@@ -48,7 +48,7 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
 
 
 def completer_of(action: argparse.Action) -> Completer:
-    """Return what knows the values of an option or an argument: by its name, else by what the help calls its value."""
+    """Return the completer for the values of an option or argument, by its name, else by its metavar."""
     for name in action.option_strings or [f"{action.metavar} alone"]:
         if name in _BY_NAME:
             return _BY_NAME[name]
@@ -85,9 +85,9 @@ def _entries(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Itera
 
 
 def _files_that_end(*ends: str, others: bool = True) -> Completer:
-    """Return what lists folders, and files that end so; `others`: all files where none does.
+    """Return a completer for folders and files with these suffixes; `others`: for all files if none has one.
 
-    argcomplete's own FilesCompleter starts bash once for each ending.
+    argcomplete's own FilesCompleter starts bash once for each suffix.
     """
 
     def listed(prefix: str, **_: object) -> list[str]:

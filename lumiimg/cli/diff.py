@@ -14,7 +14,7 @@ from lumiimg.report.views.image import differences_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compare, print, and answer by the exit code: 1 where they differ, as diff(1) does."""
+    """Compare the images and print the differences; the exit code is 1 if they differ, as with diff(1)."""
     progress = ReadProgress(quiet=arguments.quiet, what="compared files:", shown="{:,}".format)
     with open_image(arguments.old, user_cache) as old, open_image(arguments.new, user_cache) as new:
         try:

@@ -1,4 +1,4 @@
-"""Try what a build needs."""
+"""Test the requirements of a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a Dockerfile, and write a draft of a layer."""
+"""Read a Dockerfile and write a draft of a layer."""
 
 from __future__ import annotations
 

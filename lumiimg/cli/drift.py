@@ -1,4 +1,4 @@
-"""Compare a node with an earlier snapshot of one of its kind, and judge images by it; or two reports of many nodes."""
+"""Compare a node with an earlier snapshot of its kind and judge images by the changes; or compare two node reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace) -> int:
     output = Output.from_arguments(arguments, (*(arguments.image or ()), arguments.before, arguments.now))
     if not arguments.image:
         return _nodes(arguments, output)
-    # two snapshots may be of another machine than this
+    # two snapshots may be from another machine
     inputs = Inputs.from_arguments(arguments, None if arguments.now else site_here)
     before = read_snapshot(arguments.before)
     now = read_snapshot(arguments.now) if arguments.now else _this_machine(before)
@@ -43,6 +43,6 @@ def _nodes(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _this_machine(before: Snapshot) -> Snapshot:
-    """Scan, with those paths of the earlier scan that exist."""
+    """Scan this machine, including the existing paths that the earlier scan was asked to include."""
     asked = [Path(entry.path) for entry in before.entries if ASKED in entry.how.split(", ")]
     return scan_host(os.environ, include=[path for path in asked if path.exists()])

@@ -1,4 +1,4 @@
-"""How a command says what stops it: for a person at a terminal in two sentences, for tools in one line."""
+"""Print the error that stops a command: two sentences for a person at a terminal, one line for tools."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lumiimg.core.errors import one_safe_line
 
 
 def write_error(program: str, line: str, sentence: str, hint: str | None) -> None:
-    """Print on standard error what stops a command: `sentence` and `hint` at a terminal, else `line`.
+    """Print an error on standard error: `sentence` and `hint` at a terminal, else `line`.
 
-    Where that is full the exit code says it alone.
+    If standard error cannot be written to, only the exit code reports the error.
     """
     with contextlib.suppress(OSError):
         _print(sys.stderr, program, line, sentence, hint)
@@ -22,7 +22,7 @@ def _print(stream: TextIO, program: str, line: str, sentence: str, hint: str | N
     if not stream.isatty():
         print(one_safe_line(f"{program}: {line}"), file=stream, flush=True)
         return
-    from lumiimg.report.terminal import Terminal  # where something is wrong
+    from lumiimg.report.terminal import Terminal  # imported only after an error
 
     terminal = Terminal(stream)
     for word, style, text in (("error:", "bold red", sentence), ("hint:", "bold cyan", hint)):

@@ -1,4 +1,4 @@
-"""Explain an image beside a machine, or a request."""
+"""Explain an image on a machine, or a request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _image(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> CheckReport:
-    """Look at an image beside the machine that is named, without a search path that `bind` has set here."""
+    """Explain an image on the named machine, ignoring a search path that `bind` has set in this shell."""
     with inputs.open(image, arguments, as_here=False) as context:
         return explain_image(context)
 
@@ -64,14 +64,14 @@ def _request(arguments: argparse.Namespace, output: Output) -> int:
     plan = resolve_request(arguments)
     cost = None
     if plan.lock is not None:
-        chain = write_chain(plan.lock)  # a plan whose definitions cannot be written is none
+        chain = write_chain(plan.lock)  # a plan is not valid if its definitions cannot be written
         cost = cost_of(plan.lock, chain, read_settings(os.environ).cache, output_of(arguments))
     found = ExplainedRequest(plan, cost)
     return output.deliver(request_document(found), "explain-request", found, plan.exit_code)
 
 
 def _bases(arguments: argparse.Namespace, output: Output) -> int:
-    """Report on which bases of the catalogue the layers can be put that are asked for."""
+    """Report the bases of the catalogue on which the requested layers can be built."""
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue, needs_base=False)
     found = possible_bases(request, context_with_servers(arguments, request, catalogue))

@@ -17,7 +17,7 @@ from lumiimg.report.views.host import snapshot_document
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Scan, write, and answer by the exit code whether the fabric was found."""
+    """Scan and write the snapshot; the exit code shows whether the fabric was found."""
     written = Path(arguments.output) if arguments.output not in (None, "-") else None
     refuse_places({"-o": written}, ())
     snapshot = scan_host(os.environ, include=arguments.include)

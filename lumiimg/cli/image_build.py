@@ -1,4 +1,4 @@
-"""Carry out a build, and report it: what `build`, `adapt` and `rebuild` share."""
+"""Run a build and report it; shared by `build`, `adapt` and `rebuild`."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from lumiimg.resolve.lock import Lock, from_registry
 from lumiimg.resolve.lock_file import to_text as lock_text
 
 DOCKERFILE = "dockerfile"
-"""What --as asks for."""
+"""Value of --as for a Dockerfile."""
 
 
 def make(arguments: argparse.Namespace, lock: Lock) -> int:
-    """Complete the lock from the network, and build, unless something less is asked for."""
+    """Complete the lock from the network and build, unless the options request only a part of that."""
     cache = read_settings(os.environ).cache
     sources = open_sources(arguments)
     machine = host_for_builds(os.environ, sources) if arguments.definitions is None else None
     can_bootstrap = machine is None or machine.can_bootstrap(lock.bootstrap.agent)
     if not arguments.locked and (arguments.form == DOCKERFILE or not can_bootstrap):
         lock = from_registry(lock, sources.mirrors)
-    # what is refused, or missing here, before anything is asked of a server
+    # refusals and missing programs are reported before any server is contacted
     chain = write_chain(lock)
     if arguments.why:
         require_layer(arguments.why, chain)
@@ -92,7 +92,7 @@ def start_of(arguments: argparse.Namespace, lock: Lock, output: Path) -> Callabl
 
 
 def report_built(arguments: argparse.Namespace, result: BuildResult) -> None:
-    """Print what a build came to, and write its page."""
+    """Print the result of a build, and write its page."""
     kind = "rebuild" if result.plan is None else "build"
     Output.from_arguments(arguments).deliver(built_document(result), kind, result)
 
@@ -108,9 +108,9 @@ def _write_definitions(arguments: argparse.Namespace, store: Store, lock: Lock, 
 
 
 def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
-    """Return how the digest of the base is had: in definitions, which go elsewhere, a tag stays one.
+    """Return how to get the digest of the base: in definitions, which are used elsewhere, a tag stays a tag.
 
-    The record of an image, which goes with a Dockerfile, has no open ends.
+    The record of an image, which accompanies a Dockerfile, must be complete.
     """
     if arguments.lock or arguments.fresh:
         return "asked"
@@ -118,7 +118,7 @@ def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
 
 
 def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snapshot | None:
-    """Return the node that the image is for; a lock, which may be a stranger's, names none. Raises BadInputError."""
+    """Return the node's snapshot; with --locked only --host names it: a lock may be a stranger's. Raises BadInputError."""
     host = arguments.host if arguments.locked else lock.request.host
     if not host and lock.request.host:
         progress.notice(f"the image gets no bind manifest: the lock names {lock.request.host} (--host FILE)")
@@ -126,7 +126,7 @@ def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snap
 
 
 def progress_of(arguments: argparse.Namespace) -> Progress:
-    """Return who reports what happens, in the way that was asked for."""
+    """Return the progress reporter for the requested verbosity."""
     if arguments.quiet:
         return Progress()
     if arguments.verbose:

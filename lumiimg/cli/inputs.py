@@ -1,4 +1,4 @@
-"""What the options of a command say of the machine and of the environment over an image, read once."""
+"""The machine and the environment over an image, read once from a command's options."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lumiimg.resolve.venv import Venv, open_venv
 
 
 def image_here(name: str, arguments: argparse.Namespace) -> tuple[Path, str | None]:
-    """Return where an image is on this machine, and its address where it was fetched.
+    """Return the local path of an image, and its address if it was fetched.
 
-    Raises BadInputError for one that cannot be had: an exit code of 1 would be an answer about an image.
+    Raises BadInputError for an image that is not available, because exit code 1 would be an answer about the image.
     """
     address = None if os.path.lexists(name) else address_of(name)
     if address is None:
         return Path(name), None
-    from lumiimg.cli.request import fetch_image  # HTTP, which no file needs
+    from lumiimg.cli.request import fetch_image  # imports HTTP code, which local files do not need
 
     try:
         return fetch_image(address, arguments), address
@@ -37,24 +37,24 @@ def image_here(name: str, arguments: argparse.Namespace) -> tuple[Path, str | No
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a command works with."""
+    """The inputs of a command."""
 
     site: Site | None
     snapshot: Snapshot | None
     venv: Venv | None
     site_name: str | None
-    """As --site takes it in any folder: a name, or the path of a file."""
+    """Argument of --site that is valid in any folder: a name or an absolute path."""
     host: Path | None
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, choose: Choose | None = site_here) -> Inputs:
-        """Read what --site, --host and --venv name. Raises BadInputError.
+        """Read the files that --site, --host and --venv name. Raises BadInputError.
 
-        Without --site it is the site of the settings or of this machine: what holds on LUMI may not hold elsewhere.
+        Without --site, the site is that of the settings or of this machine: facts about LUMI may not be true elsewhere.
         """
         given = vars(arguments)
         if arguments.site:
-            find_site(arguments.site, os.environ)  # a wrong name before a file that cannot be read
+            find_site(arguments.site, os.environ)  # a wrong name is reported before an unreadable file
         host, venv = given.get("host"), given.get("venv")
         snapshot = read_snapshot(host) if host else None
         name: str | None = choose_site(arguments, snapshot, choose) if choose else arguments.site
@@ -68,7 +68,7 @@ class Inputs:
 
     @property
     def target(self) -> Site:
-        """The site that something is made for. Raises BadInputError where none is chosen."""
+        """The site that something is made for. Raises BadInputError if none is chosen."""
         if self.site is None:
             raise BadInputError("no site is named", hint="--site NAME")
         return self.site
@@ -76,7 +76,7 @@ class Inputs:
     def open(
         self, image: Path, arguments: argparse.Namespace, *, as_here: bool = True
     ) -> AbstractContextManager[ImageInContext]:
-        """Open an image beside the machine; `as_here`: with the variables of this shell that reach a container."""
+        """Open an image in the context of the machine; `as_here`: with the shell's variables that reach a container."""
         image, address = image_here(str(image), arguments)
         return open_for_check(
             image,
@@ -91,7 +91,7 @@ class Inputs:
         )
 
     def words(self) -> tuple[str, ...]:
-        """Return --site and --host as they are in force, as they are found from this folder."""
+        """Return the effective --site and --host as arguments, valid in this folder."""
         words = ["--site", self.site_name] if self.site_name else []
         words += ["--host", str(self.host)] if self.host else []
         return tuple(words)

@@ -1,4 +1,4 @@
-"""List what ld.so would load for files of an image."""
+"""List the libraries that ld.so would load for files of an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolve what is asked for, and write the lock."""
+"""Resolve a request and write the lock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     preferred = preferences_of(before, arguments.upgrade) if before else NO_PREFERENCES
     context = replace(context_with_servers(arguments, request, catalogue), preferred=preferred.layers)
     lock = decide(request, context).require_lock("lock")
-    write_chain(lock)  # for what it refuses, before anything is asked of a server
+    write_chain(lock)  # only for its refusals, before any server is contacted
     sources = open_sources(arguments)
     lock = complete_lock(lock, sources, base="asked", preferred=preferred, until=request.until)
     written = write_lock(lock, arguments.output, sources.mirrors, before, arguments.host)
@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _before(arguments: argparse.Namespace, *, must: bool) -> LockFile | None:
-    """Return the lock that is there. One that cannot be read is passed over with a note, unless it is needed."""
+    """Return the existing lock. One that cannot be read is ignored with a note, unless it is needed."""
     if not arguments.output.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The lock that `build --locked` and `rebuild` build by, and what in it the catalogue does not have."""
+"""The lock for `build --locked` and `rebuild`, and its entries that are not from the catalogue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lumiimg.resolve.lock_file import read_document
 
 
 def read_lock(arguments: argparse.Namespace) -> Lock:
-    """Return what a lock holds. Raises BadInputError where the command line asks for something else beside it."""
+    """Read a lock. Raises BadInputError if the command line also makes a request of its own."""
     named = ("base", "recipe", "add", "requirements", "replace", "arg", "source", "fabric", "exclude_newer")
     if given := options_of(arguments).given(*named):
         raise BadInputError(f"{given} and --locked", hint="the lock decides what is built; write it again first")
@@ -36,7 +36,7 @@ def read_lock(arguments: argparse.Namespace) -> Lock:
 
 
 def note_what_is_from_elsewhere(found: Sequence[str], where: Path, *, trusted: bool) -> None:
-    """Say what is not from the catalogue, where its author is `trusted`. Raises BadInputError where nobody is."""
+    """Report entries that are not from the catalogue, if the author is `trusted`. Raises BadInputError otherwise."""
     if not trusted:
         refuse_untrusted(found, where)
     for one in found:

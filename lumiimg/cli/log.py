@@ -1,4 +1,4 @@
-"""Read the logs of a job, and say which network carried the traffic."""
+"""Read the logs of a job, and report which network carried the traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
 
 _MOST_NAMED = 4
-"""Files and folders that a command repeats."""
+"""Maximum number of files and folders that a suggested command repeats."""
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -38,8 +38,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise BadInputError("is an image", where=image, hint=f"lumiimg check {shell_quote(as_operand(image))}")
     output = Output.from_arguments(arguments, [arguments.image, *map(Path, arguments.paths)])
     site = None
-    if arguments.site:  # a log does not say where it was written
-        from lumiimg.catalog.sites import find_site  # what a log alone need not wait for
+    if arguments.site:  # a log does not contain its site
+        from lumiimg.catalog.sites import find_site  # imported only with --site, as it costs time
 
         site = find_site(arguments.site, os.environ)
     if arguments.follow:
@@ -64,7 +64,7 @@ def _is_image(name: str) -> bool:
         return False
     if b"\0" not in head:
         return False
-    from lumiimg.image.sif import is_sif  # which no log needs
+    from lumiimg.image.sif import is_sif  # imported only for images
     from lumiimg.image.squashfs.format import MAGIC
 
     return is_sif(head) or head.startswith(MAGIC)
@@ -86,7 +86,7 @@ def _several(jobs: Sequence[Job], arguments: argparse.Namespace, output: Output,
 
 
 def _names(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what image and site of commands are called here."""
+    """Return the names of the image and the site, for use in suggested commands."""
     names = {}
     if arguments.image:
         image = str(arguments.image)
@@ -101,7 +101,7 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _names_of_log(paths: Sequence[str]) -> dict[str, str]:
-    """Return what the log of commands is called here, and its job."""
+    """Return the names of the log and its job, for use in suggested commands."""
     names = {}
     if len(paths) <= _MOST_NAMED and all(map(os.path.lexists, paths)):
         names["log"] = shell_join(map(as_operand, paths))
@@ -111,7 +111,7 @@ def _names_of_log(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _refuse_other_files(names: list[str], report: LogReport) -> None:
-    """Refuse files of data and programs in which nothing of a job is found. Raises BadInputError."""
+    """Refuse data files and programs that contain no job output. Raises BadInputError."""
     found = report.ranks or report.progress or report.measurements or any(cause.evidence for cause in report.causes)
     if not found and all(map(is_named_as_data, names)):
         raise BadInputError(
@@ -122,7 +122,7 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
 
 
 def _read(files: list[str], *, quiet: bool) -> LogReport:
-    """Read all files, and show on a terminal how far that is."""
+    """Read all files, and show the progress on a terminal."""
     reading = ReadProgress(quiet=quiet)
     try:
         return read_files(files, write_note, reading)
@@ -131,7 +131,7 @@ def _read(files: list[str], *, quiet: bool) -> LogReport:
 
 
 def _follow(names: list[str]) -> LogReport:
-    """Read until the user has seen enough; each change of the answer is one line on standard error."""
+    """Read until the user stops it; each change of the answer is one line on standard error."""
     if "-" in names:
         raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
     if folders := [name for name in names if Path(name).is_dir()]:

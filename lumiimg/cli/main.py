@@ -1,6 +1,6 @@
-"""The program: the errors, the exit code, signals and streams around one command.
+"""The program around one command: errors, exit code, signals and streams.
 
-Nothing is imported here that `--help` does not need; a command's module is imported when it runs.
+This module imports only what `--help` needs; a command's module is imported when it runs.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from types import FrameType
 
 FAULT = 70
-"""EX_SOFTWARE of sysexits.h: none of our answers."""
+"""EX_SOFTWARE of sysexits.h; not used for any answer of lumiimg."""
 _PLAIN = {"✓": "+", "✗": "x", "·": "-", "→": "->", "…": "...", "█": "#", "└": "`", "├": "|", "│": "|", "─": "-"}
 
 
 def _command_of(parser: Parser, words: Iterable[str]) -> Parser:
-    """Return the parser of the command, or of the command below that, which the words name."""
+    """Return the parser of the command or subcommand that the words name."""
     for word in words:
         parser = parser.below.get(word, parser)
     return parser
 
 
 def _refuse_words(words: Sequence[str]) -> None:
-    """Raise BadInputError for a word that no command takes.
+    """Raise BadInputError for a word that no command accepts.
 
-    One that is empty: `--site "$SITE"` of a script does not ask for no site. An address with a login: it would be in
-    messages and results, cut into folders where a path is expected.
+    An empty word: `--site "$SITE"` in a script does not mean "no site". An address with a login: it would appear in
+    messages and results, split into folders where a path is expected.
     """
     are_options = True
     for before, word in pairwise(("", *words)):
@@ -62,9 +62,9 @@ def _refuse_words(words: Sequence[str]) -> None:
 
 
 def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return our words, and those of the program that a job runs, behind `--` or where it begins without.
+    """Return lumiimg's words, and those of the program that a job runs, after `--` or from its first word.
 
-    argparse would mix them. Raises BadInputError where a word may be of either.
+    argparse would mix them. Raises BadInputError if a word may belong to either.
     """
     words = list(argv)
     if words[:1] != ["job"]:
@@ -77,7 +77,7 @@ def without_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Return what a command line says. Raises BadInputError, and SystemExit for wrong usage, and after a help."""
+    """Parse a command line. Raises BadInputError, and SystemExit for wrong usage or after printing a help text."""
     words = [*argv[1:], "--help"] if argv[:1] == ["help"] else list(argv)
     Parser.words = words
     parser = parser_for(words)
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, RefusedError):
             _report_site(arguments)
         if error.hint is None:
-            from lumiimg.cli.suggestions import add_suggestion  # only where something is wrong
+            from lumiimg.cli.suggestions import add_suggestion  # imported only after an error
 
             add_suggestion(error)
         write_error("lumiimg", str(error), error.sentence, error.hint)
@@ -133,13 +133,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _execute(arguments: argparse.Namespace) -> int:
     code = int(import_module(f"lumiimg.cli.{arguments.command}").execute(arguments))
-    sys.stdout.flush()  # an answer that nothing has taken is none
+    sys.stdout.flush()  # an answer that cannot be written does not count
     _report_site(arguments)
     return code
 
 
 def _report_site(arguments: argparse.Namespace) -> None:
-    """Say which site was taken that nobody named, and why."""
+    """Report the site that was chosen without being named, and why."""
     options = vars(arguments)
     if (note := options.get("site_note")) and not options.get("quiet"):
         write_note(note)
@@ -147,20 +147,20 @@ def _report_site(arguments: argparse.Namespace) -> None:
 
 def run() -> NoReturn:
     """Entry point of the program."""
-    # A tenth of a short command would go into searching what was just imported for garbage.
+    # Otherwise a tenth of a short command's time would go into garbage collection of what was just imported.
     gc.set_threshold(50_000)
     codecs.register_error("lumiimg", _in_other_letters)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # LANG=C on a compute node has no letter for what a log line or a file name may hold.
+        # LANG=C on a compute node cannot encode every character of a log line or file name.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="lumiimg")
-    # A job's time limit sends SIGTERM, a terminal that is closed SIGHUP: leave through the `finally` blocks, which
-    # remove what is half-written. Under nohup SIGHUP is ignored, and stays so.
+    # A job's time limit sends SIGTERM, a closed terminal sends SIGHUP: exit through the `finally` blocks, which remove
+    # half-written files. Under nohup, SIGHUP is ignored, and stays ignored.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _terminate)
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks, at a TAB
+    if "_ARGCOMPLETE" in os.environ:  # a shell requests completions
         from lumiimg.cli import completion
 
         completion.answer(parser_for(os.environ.get("COMP_LINE", "").split(), offered=True))
@@ -171,7 +171,7 @@ def run() -> NoReturn:
 
 
 def _drop_what_is_left() -> None:
-    """Drop what a stream that is full or closed did not take: Python would try again, complain, and exit with 120."""
+    """Drop output that a full or closed stream did not accept: Python would retry, complain, and exit with 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -180,16 +180,16 @@ def _drop_what_is_left() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open what is closed of the three streams on nothing: the next file would get its number, and what is printed."""
+    """Open closed standard streams on /dev/null: otherwise the next file would get the number, and the output."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # the lowest number that is free is that of the stream
+        if getattr(sys, name) is None:  # the lowest free number is the stream's own
             stream = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(stream, True)
             setattr(sys, name, os.fdopen(stream, "r" if name == "stdin" else "w", closefd=False))
 
 
 def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
-    """Write our own marks and lines in letters that every terminal has, and spell others out."""
+    """Replace lumiimg's own symbols with ASCII, and escape all other characters that cannot be encoded."""
     if isinstance(error, UnicodeEncodeError) and (plain := _PLAIN.get(error.object[error.start])):
         return plain, error.start + 1
     replaced, position = codecs.backslashreplace_errors(error)
@@ -197,8 +197,8 @@ def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
-    # once: a terminal that closes sends SIGHUP twice (its shell, then the kernel), and what the first has begun to
-    # put in order, a job to be cancelled, must come to its end; a third Ctrl-C still ends that
+    # only once: a closing terminal sends SIGHUP twice (its shell, then the kernel), and the cleanup that the first one
+    # started, such as cancelling a job, must finish; a third Ctrl-C still ends that
     for repeated in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(repeated, signal.SIG_IGN)
     raise SystemExit(128 + number)

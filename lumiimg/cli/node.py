@@ -12,7 +12,7 @@ from lumiimg.core.errors import ExitCode
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Take part; whatever the probes come to is in the answer, not in the exit code."""
+    """Carry out the task; the result of the probes is in the answer, not in the exit code."""
     if arguments.look:
         record_node(arguments.folder, find_site(arguments.look, os.environ), os.environ)
     else:

@@ -1,4 +1,4 @@
-"""Where an answer goes: text for people, JSON, a page, JUnit; one way for all commands."""
+"""Output of answers, the same for all commands: text for people, JSON, an HTML page, JUnit."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 _SOON_S = 5.0
-"""Between two lines that say how far it is."""
+"""Interval between progress lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What of an answer is wanted, and where."""
+    """The requested forms of an answer, and their destinations."""
 
     json: bool = False
-    """On standard output; text goes to standard error then."""
+    """Whether JSON goes to standard output; text then goes to standard error."""
     quiet: bool = False
-    """Of the text, the sentence alone."""
+    """Whether the text is only the answer's sentence."""
     verbose: bool = False
     html: Path | None = None
     junit: Path | None = None
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, reads: Collection[Path | None] = ()) -> Output:
-        """Return what the options of a command say; files are not written over what it `reads`.
+        """Return the output that a command's options request; it must not overwrite files that the command `reads`.
 
-        Raises BadInputError for a place where no file can be written.
+        Raises BadInputError for a path that cannot be written.
         """
         given = vars(arguments)
         html, junit = given.get("html"), given.get("junit")
@@ -56,27 +56,27 @@ class Output:
         )
 
     def deliver(self, document: Document, kind: str, value: object, code: ExitCode = ExitCode.GOOD) -> ExitCode:
-        """Write an answer to all places that were asked for, as JSON of its kind; return the exit code."""
+        """Write an answer in all requested forms, with `kind` naming the kind of its JSON; return the exit code."""
         self.write_files(document)
         self.as_json(kind, value)
         self.show(document)
         return code
 
     def as_json(self, kind: str, value: object) -> bool:
-        """Print JSON of its kind where that is wanted; whether it is."""
+        """Print JSON of this kind if requested; return whether it was."""
         if self.json:
-            from lumiimg.report.json_output import write_json  # of use to those alone that want it
+            from lumiimg.report.json_output import write_json  # imported only if needed
 
             write_json(kind, value)
         return self.json
 
     def show(self, document: Document) -> None:
-        """Print the text; beside JSON, which says it all, a standard error that is full or closed changes nothing."""
+        """Print the text; with JSON, which is complete, a full or closed standard error is ignored."""
         with contextlib.suppress(OSError) if self.json else contextlib.nullcontext():
             show(document, verbose=self.verbose, quiet=self.quiet, stderr=self.json)
 
     def write_files(self, document: Document) -> None:
-        """Write page and JUnit, where they were asked for."""
+        """Write the page and JUnit, if requested."""
         if self.html is not None:
             from lumiimg.report.page import to_page
 
@@ -94,10 +94,10 @@ class Output:
         check: Callable[[Path], CheckReport] | Callable[[Path], LogAnswer],
         noun: str = "image",
     ) -> ExitCode:
-        """Answer for several images or jobs, one after the other, and return the exit code of the worst.
+        """Answer for several images or jobs one by one, and return the exit code of the worst.
 
-        What `check` returns of one is printed as JSON of its kind in a line of its own.
-        One that cannot be read does not keep the others from it.
+        Each result of `check` is printed as one line of JSON of this kind.
+        An unreadable image or job does not prevent answers for the others.
         """
         from lumiimg.check.images import ImageAnswer, ImageAnswers
         from lumiimg.cli.suggestions import add_suggestion
@@ -123,7 +123,7 @@ class Output:
 
 
 def how_far(images: Sequence[Path], noun: str = "image") -> Iterator[Path]:
-    """Yield images or jobs, and say from time to time, on a terminal, how many of them are read."""
+    """Yield images or jobs; on a terminal, print now and then how many have been read."""
     is_watched, printed_at = sys.stderr.isatty(), time.monotonic()
     for number, image in enumerate(images):
         if is_watched and number and time.monotonic() - printed_at > _SOON_S:
@@ -133,6 +133,6 @@ def how_far(images: Sequence[Path], noun: str = "image") -> Iterator[Path]:
 
 
 def output_of(arguments: argparse.Namespace) -> Path:
-    """Return the image that a build writes."""
+    """Return the path of the image that a build writes."""
     recipe = vars(arguments).get("recipe")
     return vars(arguments).get("output") or Path(f"{Path(recipe).stem if recipe else 'image'}.sif")

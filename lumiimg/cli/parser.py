@@ -1,4 +1,4 @@
-"""The parser of one command: what is wrong is one line, and the help ends with the exit codes."""
+"""The parser of one command, with one-line errors and a help text that ends with the exit codes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lumiimg.core.errors import BadInputError, ExitCode
 from lumiimg.core.files import unused
 
 _WORDS = 8
-"""That are named of those that a command does not take."""
+"""Maximum number of unrecognized arguments in a message."""
 _WIDTH = 80
 
 
 def exit_codes(exits: Mapping[str, str]) -> str:
-    """Return what the exit codes say, as the end of a help."""
+    """Return the meanings of exit codes, as the end of a help text."""
     lines = [f"{code} {sentence}" for code, sentence in exits.items()]
     starts = ["exit codes: ", *[" " * 12] * len(lines)]
     return "".join(
@@ -27,31 +27,31 @@ def exit_codes(exits: Mapping[str, str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line: what is wrong, what was meant perhaps, and where the help is."""
+    """argparse with one-line errors: what is wrong, a possible correction, and where to find help."""
 
     words: ClassVar[Sequence[str]] = ()
     """The command line, for hints."""
     exits: Mapping[str, str]
-    """What each exit code says; behind the codes a word and its sentence for all of them."""
+    """Meaning of each exit code; after the codes, a word with a sentence about all of them."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as argparse has them
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - as in argparse
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
         self.exits = {}
 
     @property
     def below(self) -> dict[str, Parser]:
-        """The parsers of the commands below this one."""
+        """Parsers of the subcommands, by name."""
         actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
         return dict(actions[0].choices) if actions else {}
 
     @property
     def commands(self) -> Iterable[str]:
-        """The names of the commands below this one."""
+        """Names of the subcommands."""
         return self.below
 
     @property
     def options(self) -> Iterable[str]:
-        """The options of this command, as they are written."""
+        """Option strings of this command."""
         return self._option_string_actions
 
     def format_help(self) -> str:
@@ -59,9 +59,9 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + (f"\n{end}" if end else "")
 
     def behind_command(self, words: Sequence[str]) -> list[str]:
-        """Return words with options that stand before a command behind it: `--offline explain` is `explain --offline`.
+        """Return words with options moved from before a command to after it: `--offline explain` → `explain --offline`.
 
-        Its own options stay, and so does what names no command.
+        This parser's own options stay, as do words that name no command.
         """
         at, named, moved = self, list[str](), list[str]()
         for number, word in enumerate(words):
@@ -76,20 +76,20 @@ class Parser(argparse.ArgumentParser):
                 moved.append(word)
         return [*named, *moved] if named and not at.below else list(words)
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as argparse has it
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401 - as in argparse
         is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
         if is_command and action.choices is not None and value not in action.choices:
-            from lumiimg.cli.suggestions import did_you_mean  # only where something is wrong
+            from lumiimg.cli.suggestions import did_you_mean  # imported only after an error
 
             self.error(f"there is no command {value!r}{did_you_mean(value, self.commands)}")
         super()._check_value(action, value)
 
     def refuse(self, words: Sequence[str], others: Sequence[str] = ()) -> NoReturn:
-        """Print what cannot be understood, with the option that was meant perhaps, and leave with 2.
+        """Print the unrecognized words, perhaps with the option that was meant, and exit with 2.
 
-        `others`: the commands that take the first of the words, if it is an option.
+        `others`: the commands that have the first word as an option.
         """
-        from lumiimg.cli import suggestions  # only where something is wrong
+        from lumiimg.cli import suggestions  # imported only after an error
 
         first = words[0].partition("=")[0]
         options = self._option_string_actions
@@ -100,9 +100,9 @@ class Parser(argparse.ArgumentParser):
         )
 
     def take(self, words: Sequence[str], arguments: argparse.Namespace, others: Sequence[str] = ()) -> None:
-        """Put words with those that stand alone, where there may be any number: argparse gives up behind an option.
+        """Add words to a positional argument that takes any number: argparse stops at an option.
 
-        Where there may not, leave with 2; `others`: the commands that take the first of them, if it is an option.
+        Without such an argument, exit with 2; `others`: the commands that have the first word as an option.
         """
         several = next((one for one in self._actions if not one.option_strings and one.nargs in {"*", "+"}), None)
         if several is None or any(word.startswith("-") for word in words):
@@ -111,9 +111,9 @@ class Parser(argparse.ArgumentParser):
         setattr(arguments, several.dest, [*getattr(arguments, several.dest), *more])
 
     def program_in(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words of this command, and those from its second positional on, which are a program's.
+        """Return the words of this command, and those from its second positional on, which belong to a program.
 
-        Raises BadInputError where the program has a word that may be an option of this command.
+        Raises BadInputError if a word of the program may be an option of this command.
         """
         options, positions, takes = self._option_string_actions, 0, 0
         for number, word in enumerate(words):
@@ -133,7 +133,7 @@ class Parser(argparse.ArgumentParser):
         return list(words), []
 
     def error(self, message: str, hint: str | None = None) -> NoReturn:
-        """Print what is wrong and leave with 2."""
+        """Print an error and exit with 2."""
         if hint is None and "arguments are required: --host" in message:
             node = unused("host.json")
             hint = f"on a node of the machine, `lumiimg host scan -o {node}` writes the file: --host {node}"

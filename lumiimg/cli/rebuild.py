@@ -1,4 +1,4 @@
-"""Build an image of lumiimg again from the image alone."""
+"""Rebuild an image that lumiimg built, using only that image."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def execute(arguments: argparse.Namespace) -> int:
                 machine=host_for_builds(os.environ, sources),
                 strategy=arguments.strategy,
                 on_start=start_of(arguments, lock, arguments.output),
-                environment=without_passwords(os.environ),  # the image names the registry, and nobody else does
+                environment=without_passwords(os.environ),  # only the image names the registry
                 cache=scratch / "cache" if arguments.fresh else cache,
                 downloads=sources.store,
                 progress=progress,
                 node=read_snapshot(arguments.host) if arguments.host else None,
                 replaces=arguments.force,
                 fresh=arguments.fresh,
-                keeps_compiled=False,  # what a stranger's script leaves there would go into other images
+                keeps_compiled=False,  # leftovers of a stranger's script would get into other images
             )
         )
     differences = _differences(arguments.image, arguments.output)
@@ -65,9 +65,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def _read_lock(
     arguments: argparse.Namespace, folder: Path, cache: Path, sources: Sources, on_notice: Callable[[str], None]
 ) -> Lock:
-    """Return the lock of the image, with the layers of the catalogue where these are the same, else as it carries them.
+    """Return the lock of the image, with layers from the catalogue if they are identical, else from the image itself.
 
-    Raises BadInputError for what is not from the catalogue, unless who made the image is trusted.
+    Raises BadInputError for entries that are not from the catalogue, unless the author of the image is trusted.
     """
     plan, carried = read_carried(arguments.image, folder)
     plan = with_base(plan, arguments.base, arguments.image, cache, on_notice)
@@ -80,7 +80,7 @@ def _read_lock(
 
 
 def _differences(old: Path, new: Path) -> ImageDiff | None:
-    """Return in which files two images differ; None where they are the same bytes."""
+    """Return the files in which two images differ; None if the images are byte-identical."""
     if old.stat().st_size == new.stat().st_size and file_sha256(old) == file_sha256(new):
         return None
     with open_image(old) as before, open_image(new) as after:

@@ -1,4 +1,4 @@
-"""What `build`, `lock`, `adapt` and `explain` are asked for, and where downloads and answers of servers come from."""
+"""The requests of `build`, `lock`, `adapt` and `explain`, and their sources of downloads and server answers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def resolve_request(arguments: argparse.Namespace, *, images: Mapping[str, Layer] | None = None) -> Plan:
-    """Return the answer to what is asked for; `images` are bases that were read before.
+    """Return the plan for a request; `images` are bases that were already read.
 
-    Raises BadInputError for what is wrong with the request; a refusal is an answer (`locked` makes an error of it).
+    Raises BadInputError for faults of the request; a refusal is an answer (`require_lock` turns it into an error).
     """
     catalogue = open_catalogue(os.environ, arguments.layers)
     request = read_request(arguments, catalogue)
@@ -47,12 +47,12 @@ def options_of(arguments: argparse.Namespace) -> RequestOptions:
 
 
 def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_base: bool = True) -> Request:
-    """Return what is asked for. Raises BadInputError."""
+    """Return the request of a command line. Raises BadInputError."""
 
     def choose() -> str | None:
         if not arguments.host:
             return choose_site(arguments, None, site_to_make_for)
-        from lumiimg.host.snapshot import read_snapshot  # ELF data, which no other request needs
+        from lumiimg.host.snapshot import read_snapshot  # imports ELF code, which no other request needs
 
         return choose_site(arguments, read_snapshot(arguments.host), site_to_make_for)
 
@@ -69,7 +69,7 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
 
 @contextmanager
 def naming_commits(arguments: argparse.Namespace) -> Iterator[None]:
-    """Say of a requirement that names a branch, a tag or nothing which commit that is now, where its server answers."""
+    """Propose the current commit for a requirement that names a branch, a tag or nothing, if its server answers."""
     try:
         yield
     except NoCommitError as error:
@@ -79,7 +79,7 @@ def naming_commits(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def index_of(arguments: argparse.Namespace) -> Callable[[str], bool]:
-    """Return what asks the package index of a command whether it has a project. Raises LumiimgError when asked."""
+    """Return a function that asks the package index whether it has a project. That function raises LumiimgError."""
     from lumiimg.fetch.mirrors import general_index
     from lumiimg.fetch.package_index import has_project
 
@@ -89,7 +89,7 @@ def index_of(arguments: argparse.Namespace) -> Callable[[str], bool]:
 
 
 def context_with_servers(arguments: argparse.Namespace, request: Request, catalogue: Catalogue) -> PlanContext:
-    """Return what a request is decided on, with the servers that a command may ask. Raises BadInputError."""
+    """Return the context in which a request is decided, with the servers that may be asked. Raises BadInputError."""
     context = PlanContext.from_request(request, catalogue, os.environ)
     return replace(
         context,
@@ -100,13 +100,13 @@ def context_with_servers(arguments: argparse.Namespace, request: Request, catalo
 
 
 def open_sources(arguments: argparse.Namespace) -> Sources:
-    """Return where downloads and answers come from, by --offline, --downloads and --mirror of a command.
+    """Return the sources of downloads and server answers, according to --offline, --downloads and --mirror.
 
     Raises BadInputError.
     """
     from lumiimg.fetch.store import (
         Sources,
-        Store,  # a plan that asks no server needs neither
+        Store,  # a plan without servers needs neither
     )
 
     offline, folder = vars(arguments).get("offline", False), read_settings(os.environ).cache
@@ -116,7 +116,7 @@ def open_sources(arguments: argparse.Namespace) -> Sources:
 
 
 def fetch_image(base: str, arguments: argparse.Namespace) -> Path:
-    """Bring a base out of a registry here, to be read."""
+    """Pull a base from a registry for reading, and return its path."""
     from lumiimg.fetch.pull import pull_image
 
     sources = open_sources(arguments)
@@ -124,7 +124,7 @@ def fetch_image(base: str, arguments: argparse.Namespace) -> Path:
 
 
 def _line_of(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Return what prints a line of what is fetched."""
+    """Return a function that prints a line about a download."""
 
     def print_line(line: str) -> None:
         if not arguments.quiet:

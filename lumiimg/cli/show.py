@@ -1,4 +1,4 @@
-"""List what the catalogue has, or show one entry of it, a site or an image."""
+"""List the contents of the catalogue, or show one entry, a site or an image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What `lumiimg` alone says: what it is for, and what to do next here.
+"""The output of `lumiimg` without arguments: its purpose, and suggestions for the current folder.
 
-Of the place only what costs nothing to see is used: names in the current folder, and Slurm's variables. No program is
-run, so whether this machine builds images is left to doctor.
+The suggestions use only cheap information: file names in the current folder, and Slurm's variables. No program is run,
+so only `lumiimg doctor` tests whether this machine can build images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lumiimg.core.toml import package_toml
 
 _MOST_HINTS = 3
 _MOST_NAMES = 2000
-"""Of a folder: the home of a busy project may hold millions."""
+"""Maximum number of names read from a folder, which may contain millions."""
 
 
 def show_start(environment: Mapping[str, str]) -> None:
@@ -34,7 +34,7 @@ def show_start(environment: Mapping[str, str]) -> None:
 
 
 def hints(environment: Mapping[str, str], texts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield reasons and commands that suit the current folder and the machine, the most telling first."""
+    """Yield reasons and commands that fit the current folder and the machine, the most relevant first."""
     in_job, count = "SLURM_JOB_ID" in environment, environment.get("SLURM_JOB_NUM_NODES", "")
     nodes = f" --nodes {count}" if in_job and re.fullmatch(r"[1-9]\d{1,5}|[2-9]", count, re.ASCII) else ""
     newest = _newest([file["pattern"] for file in texts["files"]])
@@ -49,12 +49,12 @@ def hints(environment: Mapping[str, str], texts: Mapping[str, Any]) -> Iterator[
 
 
 def _newest(patterns: Sequence[str]) -> dict[str, str]:
-    """Return the newest file whose name is of each pattern, ready for a command line."""
+    """Return the newest file for each name pattern, quoted for a command line."""
     found: dict[str, tuple[float, str]] = {}
-    with suppress(OSError), os.scandir() as listing:  # a folder that is gone, or closed
+    with suppress(OSError), os.scandir() as listing:  # the folder was removed, or is not readable
         for entry in islice(listing, _MOST_NAMES):
             kind = next((pattern for pattern in patterns if re.fullmatch(pattern, entry.name)), None)
             if kind is not None and entry.name.isprintable():
-                with suppress(OSError):  # a link to nowhere
+                with suppress(OSError):  # a broken link
                     found[kind] = max(found.get(kind, (0.0, "")), (entry.stat().st_mtime, entry.name))
     return {pattern: shlex.quote(name) for pattern, (_, name) in found.items()}

@@ -1,4 +1,4 @@
-"""What people type by mistake, and what they meant."""
+"""Suggestions for mistyped options, file names and addresses."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from lumiimg.engine.engine import engine_word
 
 _OF_ALL_TOOLS = ("--verbose", "--quiet")
 _OTHERS = 3
-"""Commands that are named."""
+"""Maximum number of commands that are named."""
 _RELEASE = re.compile(r"\d+(\.\d+)+\S*")
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})?", re.ASCII)
 _ADDRESS = re.compile(r"(docker|oras|library|shub|https?):/(?!/)(.+)")
-"""As a path, which has one slash where an address has two."""
+"""An address that became a path, with one slash instead of two."""
 _TRANSPORT = re.compile(r"(?:docker-daemon|docker-archive|oci-archive|oci):.+")
-"""An address with one word in front, as engines and skopeo write it."""
+"""An address prefixed with a transport, in the syntax of engines and skopeo."""
 _TAKE_ADDRESSES = "check, explain, show, adapt and --base alone take docker:// and docker-daemon:"
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMES = 4096
-"""Of a folder that are looked at."""
+"""Maximum number of names read from a folder."""
 
 
 def did_you_mean(word: str, names: Iterable[str], others: Sequence[str] = ()) -> str:
-    """Return a question with the nearest spelling, or the one option that a letter can mean.
+    """Return a question with the nearest spelling, or with the only option that a single letter can mean.
 
-    Of an option that other commands take, a letter at most may differ; else they are named.
+    If other commands have the option, only a spelling that differs by about a letter is suggested; else they are named.
     """
     names = list(names)
     if len(word) == 2 and word[0] == "-":
@@ -49,9 +49,9 @@ def did_you_mean(word: str, names: Iterable[str], others: Sequence[str] = ()) ->
 
 
 def for_extra_words(words: Sequence[str], before: Sequence[str], options: Collection[str]) -> str | None:
-    """Return what to type instead of words that a command does not take.
+    """Return what to type instead of words that a command does not accept.
 
-    `before` is the whole command line, `options` are those of the command.
+    `before` is the whole command line, `options` are the command's.
     """
     first = words[0]
     if first.startswith("-"):
@@ -68,9 +68,9 @@ def for_extra_words(words: Sequence[str], before: Sequence[str], options: Collec
 
 
 def add_suggestion(error: LumiimgError) -> None:
-    """Give an error its hint where that depends on what is beside a file."""
+    """Add a hint to an error about a missing file, based on the other files in its folder."""
     if error.hint is None and error.where and not os.path.lexists(error.where):
-        from lumiimg.image import NoImageError  # which no other error needs
+        from lumiimg.image import NoImageError  # imported only for this error
 
         if isinstance(error, NoImageError):
             error.hint = suggest_image(error.where)
@@ -79,7 +79,7 @@ def add_suggestion(error: LumiimgError) -> None:
 
 
 def suggest_image(name: str) -> str:
-    """Return what to do about the name of an image that no file or folder has."""
+    """Return a hint for an image name that does not exist as a file or folder."""
     path = Path(name)
     address = _ADDRESS.sub(r"\1://\2", name)
     if address != name or _TRANSPORT.fullmatch(name):
@@ -97,9 +97,9 @@ def suggest_image(name: str) -> str:
 
 
 def suggest_file(name: str) -> str | None:
-    """Return which file may be meant by a name that none has: one spelled alike beside it, else those of its kind.
+    """Return a hint for the name of a missing file: a similar name in its folder, else files of its kind.
 
-    What differs in a number alone is another job's.
+    A name that differs only in a number belongs to another job.
     """
     path = Path(name)
     siblings = _names_in_folder(path, (path.suffix,))
@@ -110,7 +110,7 @@ def suggest_file(name: str) -> str | None:
 
 
 def _names_in_folder(path: Path, ends: tuple[str, ...]) -> list[str]:
-    """Return the names in a file's folder that end so."""
+    """Return the names in a file's folder that have one of these suffixes."""
     with suppress(OSError), os.scandir(path.parent) as entries:
         return sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(ends))
     return []
@@ -121,6 +121,6 @@ def _near(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _first(path: Path, names: Sequence[str]) -> str:
-    """Return the first names in a file's folder, as a shell takes them."""
+    """Return the first names as paths in a file's folder, quoted for a shell."""
     shown = [shell_quote(as_operand(str(path.with_name(name)))) for name in names[:3]]
     return ", ".join([*shown, *(["…"] if len(names) > len(shown) else [])])

@@ -1,4 +1,4 @@
-"""Plan a trial and run it on nodes, and report it."""
+"""Plan a trial, run it on nodes, and report it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lumiimg.report.json_output import json_text
 from lumiimg.report.views.trial import trial_document, trial_plan_document
 
 _OWN_IMAGES = 3
-"""Of the site, where none is named: the newest."""
+"""Number of the site's newest images that are used if none is named."""
 _NODES = 2
 
 
@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(folder: TrialFolder, arguments: argparse.Namespace) -> TrialPlan:
-    """Return the plan of a trial, which is written where its folder is new."""
+    """Return the plan of a trial; if its folder is new, make it."""
     new = {"IMAGE": arguments.images, "--nodes": arguments.nodes, "--node-minutes": arguments.node_minutes}
     if not (folder.path / PLAN).exists():
         inputs = Inputs.from_arguments(arguments, site_to_make_for)
@@ -75,11 +75,11 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _answer(folder: TrialFolder, plan: TrialPlan, output: Output) -> int:
-    """Write the file, print the table, and return its answer."""
+    """Write trial.json, print the table, and return its exit code."""
     report = report_of(folder, plan, os.environ)
     write_text(folder.path / "trial.json", json_text("trial", report) + "\n")
     return output.deliver(trial_document(report, str(folder.path)), "trial", report, report.exit_code)
 
 
 def _silent(_: str) -> None:
-    """Say nothing."""
+    """Print nothing."""

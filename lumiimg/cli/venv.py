@@ -1,4 +1,4 @@
-"""Make a Python environment over an image."""
+"""Make a Python environment on top of an image."""
 
 from __future__ import annotations
 

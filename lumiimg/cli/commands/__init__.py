@@ -1,8 +1,8 @@
-"""The commands: what each is for, its options and help, and what its exit codes say; as data, in the files beside this.
+"""The commands as data: purpose, options, help and exit codes of each, in the TOML files of this folder.
 
-`--help`, the completion, the manual pages and the reference are made from here alone. index.toml has all commands,
-NAME.toml one of them, shared.toml the options of several. What a command does is in the module of `cli/` that has its
-name: `execute` there. Only what a command line needs is read.
+`--help`, completion, manual pages and the reference all come from this data. index.toml lists all commands, NAME.toml
+describes one, shared.toml has options of several. A command's code is `execute` in the module of `cli/` with its name.
+Only the files that a command line needs are read.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from lumiimg.core.toml import package_toml
 
 LOCK = "lumiimg.lock"
 INTERNAL = "node"
-"""What `check --nodes` starts on each node: in no list of commands."""
+"""The command that `check --nodes` starts on each node; it is not listed."""
 Entry = str | dict[str, Any]
-"""An option as a file has it: the name of one of shared.toml, or its keys."""
+"""An option in a TOML file: the name of one in shared.toml, or its keys."""
 _INDEX = package_toml(__package__, "index.toml")
 GROUPS: dict[str, dict[str, str]] = _INDEX["groups"]
-"""What each command is for, as `--help` groups them."""
+"""Purpose of each command, in the groups of `--help`."""
 COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
 ALIASES: dict[str, str] = _INDEX["aliases"]
-"""Other names that commands have."""
+"""Alternative names of commands."""
 EXITS: dict[str, str] = _INDEX["exits"]
-"""What the exit codes of all commands say."""
+"""Meanings of the exit codes of all commands."""
 _ALL = (*COMMANDS, INTERNAL)
 
 
 class Option(NamedTuple):
-    """An option, or a word that stands alone."""
+    """An option or a positional argument."""
 
     name: str
-    """As it is written, in all its ways; of a word that stands alone, what the command calls it."""
+    """All spellings of an option; for a positional argument, its name in the code."""
     help: str = ""
     metavar: str | None = None
     type: Literal["text", "base", "path", "number", "date", "flag"] = "text"
     most: int = 0
-    """Of a number, which is from 1 on."""
+    """Maximum of a number; the minimum is 1."""
     called: str = ""
-    """What a wrong number is not a valid one of."""
+    """Description of a valid number, for the error message."""
     choices: list[str] | None = None
     default: str | int | None = None
     words: Literal["?", "*", "+"] | None = None
-    """How many words there may be."""
+    """Number of values, as `nargs` of argparse."""
     repeat: bool = False
     once: bool = False
-    """Whether a second value is refused: it would not be added to the first."""
+    """Whether a second, different value is refused, because it would replace the first."""
     required: bool = False
     hidden: bool = False
-    """In no help: for lumiimg itself."""
+    """Whether it is left out of the help, as it is only for lumiimg itself."""
     dest: str | None = None
-    """What the command calls it, where that is not its name."""
+    """Its name in the code, if different."""
 
 
 class OptionGroup(NamedTuple):
-    """Options below a title of their own."""
+    """Options under a title."""
 
     title: str
     options: list[Entry]
 
 
 class Action(NamedTuple):
-    """A command below another: `cache ls`."""
+    """A subcommand, such as `cache ls`."""
 
     purpose: str
     about: str = ""
@@ -78,24 +78,24 @@ class Action(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What a file holds."""
+    """The contents of a command's file."""
 
     about: str
-    """Above the options."""
+    """Help text above the options."""
     notes: str = ""
-    """Below them."""
+    """Help text below the options."""
     usage: str | None = None
     absent: Sequence[str] = ()
-    """Options that it has not, and commands that it shares work with have."""
+    """Options that it lacks, but that commands with which it shares code have."""
     options: Sequence[Entry] = ()
     groups: Sequence[dict[str, Any]] = ()
     actions: Mapping[str, dict[str, Any]] = {}
     exits: Mapping[str, str] = {}
-    """What each exit code says; also a word and its sentence for all of them."""
+    """Meaning of each exit code; also a word with a sentence about all of them."""
 
 
 def shared_options() -> dict[str, Any]:
-    """Return what shared.toml holds: options, and lists of them."""
+    """Return the contents of shared.toml: options, and lists of options."""
     return _read("shared.toml")
 
 
@@ -109,7 +109,7 @@ def read_command(name: str) -> Command:
 
 
 def options_of(entries: Iterable[Entry]) -> Iterator[Option]:
-    """Yield options, with what is shared put in. Raises KeyError or TypeError for what is not known."""
+    """Yield options, with shared ones expanded. Raises KeyError or TypeError for unknown names or keys."""
     for entry in entries:
         row = {"shared": entry} if isinstance(entry, str) else dict(entry)
         shared = row.pop("shared", None)
@@ -123,7 +123,7 @@ def options_of(entries: Iterable[Entry]) -> Iterator[Option]:
 
 
 def add_options(parser: argparse._ActionsContainer, entries: Iterable[Entry]) -> None:
-    """Add options to a parser, or to a group of its options."""
+    """Add options to a parser or to an option group."""
     for option in options_of(entries):
         names = option.name.split()
         more: dict[str, Any] = {"help": argparse.SUPPRESS if option.hidden else option.help}
@@ -146,7 +146,7 @@ def add_options(parser: argparse._ActionsContainer, entries: Iterable[Entry]) ->
 
 
 class _Once(argparse.Action):
-    """An option of which the last value does not win silently."""
+    """An option that refuses a second, different value instead of using it silently."""
 
     def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
         if getattr(namespace, self.dest) not in {None, values}:
@@ -162,12 +162,12 @@ def _type_of(option: Option) -> Callable[[str], object]:
 
 
 def _base(text: str) -> str:
-    """Return the name of a base; of an image of a Docker engine, in the form that lumiimg has for it."""
+    """Return the name of a base; an image of a Docker engine gets the form that lumiimg uses."""
     return address_of(text) or text
 
 
 def _number_to(most: int, what: str) -> Callable[[str], int]:
-    """Return what reads a number from 1 to `most`; an error says that a word is not a valid `what`."""
+    """Return a parser for a number from 1 to `most`; its error says that a word is not a valid `what`."""
 
     def number(text: str) -> int:
         found = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
@@ -186,15 +186,15 @@ def _date(text: str) -> dt.date:
 
 
 class MainParser(Parser):
-    """The parser above all commands; its help shows them in groups, whichever it has a parser of."""
+    """The top-level parser; its help shows all commands in groups, even if only some have parsers."""
 
     @property
     def commands(self) -> Iterable[str]:
-        """The names of all commands."""
+        """Names and aliases of all commands."""
         return (*COMMANDS, *ALIASES)
 
     def refuse(self, words: Sequence[str], others: Sequence[str] = ()) -> NoReturn:
-        """Print what cannot be understood; an option of a command stands behind that."""
+        """Print an error for unrecognized words; a command's option must follow the command."""
         option = words[0].partition("=")[0]
         if name := next(iter(commands_with(option)), None):
             self.error(f"{option} is an option of commands, such as {name}: lumiimg {name} {option}")
@@ -216,16 +216,16 @@ class MainParser(Parser):
 
 
 def commands_with(option: str) -> list[str]:
-    """Return the commands that have an option; none for what is not an option."""
+    """Return the commands that have an option; none if the word is not an option."""
     if not option.startswith("-"):
         return []
     below = make_parser().below
     return [name for name in COMMANDS if option in below[name].options]
 
 
-@functools.cache  # the same for a whole process
+@functools.cache  # it does not change within a process
 def make_parser(names: Sequence[str] = _ALL, *, offered: bool = False) -> MainParser:
-    """Return the parser of the program with these of its commands; `offered`: and with the bare names of the others."""
+    """Return the program's parser with parsers for these commands; `offered`: also with the names of the others."""
     parser = MainParser(prog="lumiimg", description=_INDEX["about"], epilog=_INDEX["notes"])
     parser.add_argument("--version", action="version", version=f"lumiimg {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
@@ -240,7 +240,7 @@ def make_parser(names: Sequence[str] = _ALL, *, offered: bool = False) -> MainPa
 
 
 def _fill(parser: Parser, command: Command) -> None:
-    """Give a parser its options, its help and the commands below it."""
+    """Add options, help text and subcommands to a parser."""
     parser.description, parser.epilog, parser.exits = command.about, command.notes, command.exits
     parser.usage = command.usage
     parser.set_defaults(**dict.fromkeys(command.absent))
@@ -259,7 +259,7 @@ def _fill(parser: Parser, command: Command) -> None:
 
 
 def parser_for(words: Iterable[str], *, offered: bool = False) -> MainParser:
-    """Return the parser of the program with the command that a command line names, and no other."""
+    """Return the program's parser with only the command that a command line names."""
     names = (ALIASES.get(word, word) for word in words)
     name = next((name for name in names if name in _ALL), None)
     return make_parser((name,) if name else (), offered=offered)

@@ -152,7 +152,7 @@ class TrialFolder:
         return TrialResults(plan, steps, recorded_nodes(self.nodes), printed)
 
     def note(self, key: str, taken: JobTime) -> None:
-        """Record a job's time; `key`: its number, with a time if it may run the trial repeatedly. Raises FailedError."""
+        """Record a job's time; `key`: its number, with a time if it may run the trial again. Raises FailedError."""
         write_text(self.jobs / f"{key}.json", to_json(taken))
 
     def job_times(self, without: str = "") -> Iterator[JobTime]:
