@@ -118,7 +118,7 @@ def _base_digest(arguments: argparse.Namespace) -> BaseDigest:
 
 
 def _node(arguments: argparse.Namespace, lock: Lock, progress: Progress) -> Snapshot | None:
-    """Return the node's snapshot; with --locked only --host names it: a lock may be a stranger's. Raises BadInputError."""
+    """Return the node's snapshot; with --locked only --host names it, as locks may be foreign. Raises BadInputError."""
     host = arguments.host if arguments.locked else lock.request.host
     if not host and lock.request.host:
         progress.notice(f"the image gets no bind manifest: the lock names {lock.request.host} (--host FILE)")
