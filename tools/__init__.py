@@ -1,1 +1,1 @@
-"""Programs of the maintainers: pages, comparisons, measurements, rehearsals."""
+"""Programs for maintainers: pages, comparisons, measurements, rehearsals."""

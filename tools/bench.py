@@ -1,6 +1,6 @@
 """`make bench`: speed as ratios against named peers, both timed in the same run; never part of a test.
 
-Each row is the best of several runs of a whole process, or of a loop within one, in CPU seconds.
+Each row is the best of several runs of a process, or of a loop in one, in CPU seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNS = 7
 RANKS, LOG_BYTES = 4096, 2 * 10**9
 CHANNEL_BYTES = 28_000_000
 NODES = 2978
-"""GPU nodes of LUMI."""
+"""Number of LUMI's GPU nodes."""
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 LIBRARY_COUNT = 450
 MODULES_IN_IMAGE = 5000
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def bench_log(scratch: Path) -> None:
-    """Time the log of a job of 4,096 ranks, against grep that counts the lines with any of the same literals."""
+    """Time the log of a job with 4,096 ranks, beside grep counting the lines with any of the same literals."""
     small, large = scratch / "small.out", scratch / "large.out"
     with small.open("wb") as file:
         joblog.write(file, 16, 0)
@@ -81,7 +81,7 @@ def bench_log(scratch: Path) -> None:
 
 
 def bench_channels(file: Path) -> None:
-    """Time a log of channels, read on one core, against one pass of Python's re over it."""
+    """Time a log of channels, read on one core, beside one pass of Python's re over it."""
     file.write_bytes(b"".join(joblog.channel_log(512, CHANNEL_BYTES)))
     data = file.read_bytes()
     pattern = re.compile(rb"via NET/|via P2P|via SHM|Using network")
@@ -101,12 +101,12 @@ def log_command(file: Path) -> list[str]:
 
 
 def escaped(literal: str) -> str:
-    """Return a literal as an extended regular expression."""
+    """Return a literal escaped for an extended regular expression."""
     return "".join(f"\\{c}" if c in ".[](){}?*+|^$\\" else c for c in literal)
 
 
 def bench_image(scratch: Path) -> None:
-    """Time an image: the libraries of this machine with its loader, in a tree of 70,000 files."""
+    """Time an image that has this machine's libraries and loader in a tree of 70,000 files."""
     image = make_image(scratch)
     folder = scratch / "root/usr/lib/x86_64-linux-gnu"
     libraries = sum(not path.is_symlink() for path in folder.iterdir())
@@ -136,7 +136,7 @@ def bench_image(scratch: Path) -> None:
 
 
 def bench_check(scratch: Path) -> None:
-    """Time a check, GPU code and faults included, of 5,000 ELF files with holes, against file(1) on the same files."""
+    """Time a check of 5,000 sparse ELF files, GPU code and faults included, beside file(1) on the same files."""
     root, packages = make_large(scratch)
     file = ["sh", "-c", f"find {packages} -name '*.so' -print0 | xargs -0 file -b"]
     squashed = scratch / "image.sqfs"
@@ -150,7 +150,7 @@ def bench_check(scratch: Path) -> None:
 
 
 def bench_nodes(scratch: Path) -> None:
-    """Time the gathering of as many answers as LUMI-G has nodes, simulated: sixty libraries each, some of another libcxi."""
+    """Time gathering simulated answers of as many nodes as LUMI-G has: sixty libraries each, some other libcxi."""
     folder = scratch / "answers"
     folder.mkdir()
     job = simulate(folder)
@@ -185,7 +185,7 @@ def simulate(folder: Path) -> list[str]:
 
 
 def make_large(scratch: Path) -> tuple[Path, Path]:
-    """Return the root of an image with a Python, a torch and thousands of modules, and the folder of its packages."""
+    """Return the root of an image with a Python, a torch and thousands of modules, and its packages folder."""
     root = fabric_builder.image(scratch / "root")
     python_image.python(root, "usr")
     python_image.torch(root, "usr")
@@ -240,19 +240,19 @@ def peer_open(image: Path) -> int:
 
 
 def wall_of(*argv: str) -> float:
-    """Return the least wall seconds of a few runs of a program."""
+    """Return the lowest wall time of a few runs of a program, in seconds."""
     seconds = []
     for _ in range(3):
         start = time.monotonic()
-        # grep that writes to /dev/null stops at the first match
+        # grep stops at the first match if it writes to /dev/null
         subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         seconds.append(time.monotonic() - start)
     return min(seconds)
 
 
 def memory_of(*argv: str) -> int:
-    """Return the most MiB that a program has had in memory."""
-    # by way of a small process: a child starts with the memory of the one that it was forked from
+    """Return the peak memory of a program in MiB."""
+    # through a small process: a forked child starts with the memory of its parent
     code = (
         "import os, sys; p = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ); print(os.wait4(p, 0)[2].ru_maxrss)"
     )
@@ -265,7 +265,7 @@ def row(what: str, seconds: float, peer_s: float, peer: str) -> None:
 
 
 def cpu_of(*argv: str) -> float:
-    """Return the least CPU seconds of several runs of a program."""
+    """Return the lowest CPU time of several runs of a program, in seconds."""
     seconds = []
     for _ in range(RUNS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,7 +1,7 @@
-"""Builds beside the engine's own build of the flat definition: the same stack, one run, both from nothing.
+"""Time builds beside the engine's own build of the flat definition: the same stack, one run each, both from scratch.
 
-Run as a user whose engine works; about fifteen minutes, most of them the engine's. The last column is what the project
-wants to reach.
+Run it as a user with a working engine; it takes about fifteen minutes, most of them for the engine. The last column is
+the project's goal.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _POLL_S = 0.1
 
 
 class Cost(NamedTuple):
-    """What a command took."""
+    """Resources used by a command."""
 
     seconds: float
     cpu_s: float
     peak_bytes: int
-    """Most that its file system held, less what it held before."""
+    """Peak usage of its file system, less the usage before."""
 
 
 class Bench:
-    """One folder, with a cache of its own."""
+    """One folder with its own cache."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine = engine
@@ -62,7 +62,7 @@ class Bench:
         return cost([*argv, "-o", output, "--quiet"], self.folder, self.env)
 
     def plain(self, output: str, *words: str) -> Cost:
-        """The engine's own build of the same, as one definition."""
+        """Time the engine's own build of the same stack from one definition."""
         definitions = self.folder / f"{output}.defs"
         argv = [sys.executable, "-m", "lumiimg", "build", "--site", "generic", "--layers", str(self.layers), *words]
         subprocess.run([*argv, "--definitions", str(definitions), "--quiet"], env=self.env, check=True)
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def builds(bench: Bench) -> None:
-    """The demo stack and a layer that changes."""
+    """Time the demo stack with a layer that changes."""
     bench.layer("changing", "echo one >/opt/changing\n")
     words = ["--recipe", "demo", "--add", "changing"]
     peer = bench.plain("plain.sif", *words)
@@ -122,7 +122,7 @@ def cost(argv: list[str], folder: Path, env: Mapping[str, str]) -> Cost:
 
 @contextmanager
 def watched(folder: Path) -> Iterator[list[int]]:
-    """Note how much the file system of a folder holds more than before."""
+    """Record by how much the used space of a folder's file system grows."""
     folder.mkdir(parents=True, exist_ok=True)
     used = shutil.disk_usage(folder).used
     peak = [0]

@@ -1,4 +1,4 @@
-"""The page of the catalogue, docs/reference/compatibility.md: `lumiimg list` and `lumiimg show` print the rest."""
+"""Write the catalogue page, docs/reference/compatibility.md; `lumiimg list` and `lumiimg show` print the rest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rccl() -> Iterator[str]:
 
 
 def on_lumi(catalogue: Catalogue) -> Iterator[str]:
-    """Yield what each base gives on LUMI: whether it runs there, and the newest release of each that fits."""
+    """Yield a table of the bases on LUMI: whether each runs there, and the newest release of each layer that fits."""
     yield "\n## Bases, and on LUMI the newest release that fits each\n"
     yield "What is not named is not known until the base is read.\n"
     yield f"| base | has | on LUMI | fabric | {' | '.join(NEWEST.values())} |\n|---|---|---|---|{'---|' * len(NEWEST)}"
@@ -70,7 +70,7 @@ def on_lumi(catalogue: Catalogue) -> Iterator[str]:
 
 
 def newest(base: Layer, layer: str, fitting: Mapping[str, Plan]) -> str:
-    """Return the release that is chosen for a base, or what it has."""
+    """Return the release chosen for a base, or the base's own version."""
     component = "torch" if layer == "pytorch" else layer
     if component in base.has:
         return f"{base.has[component]} (in it)"
@@ -79,12 +79,12 @@ def newest(base: Layer, layer: str, fitting: Mapping[str, Plan]) -> str:
 
 
 def natural(names: Iterable[str]) -> list[str]:
-    """Return names with 0.8 before 0.10."""
+    """Return names in version order: 0.8 before 0.10."""
     return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
 
 
 def holding(base: Layer) -> str:
-    """Return what is known of what a base has, and how far it was tried."""
+    """Return the known facts about a base's contents, and how far it was tested."""
     names = {"os": "", "glibc": "glibc ", "python": "Python ", "rocm": "ROCm ", "rccl": "RCCL "}
     return ", ".join([f"{word}{base.has[key]}" for key, word in names.items() if key in base.has] + [status_of(base)])
 

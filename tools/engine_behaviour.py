@@ -1,9 +1,9 @@
-"""What the engine that is here does, of that in which SingularityCE and Apptainer differ, and that takes seconds.
+"""Show how this machine's engine behaves where SingularityCE and Apptainer differ, in tests that take seconds.
 
 python -m tools.engine_behaviour IMAGE
 
-It runs the script of each row of tools/engine_differences.toml that has `shows`, and prints one line for it: `same`, `other`
-with what was expected, or `open` with the reason. The exit code is 1 where a row is `other`.
+It runs the script of each row of tools/engine_differences.toml that has `shows`, and prints one line per row: `same`,
+`other` with the expected answer, or `open` with the reason. The exit code is 1 if any row is `other`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE = Path(__file__).with_name("engine_differences.toml")
 NO_SUCH_OPTION = "no such option"
 _LIMIT_S = 60.0
 _CHARS_LIMIT = 300
-"""Characters of an answer."""
+"""Maximum length of an answer in characters."""
 _BEGIN = """\
 set -eu -o pipefail
 open() { echo "$*" >&2; exit 9; }
@@ -54,21 +54,21 @@ options() {
     echo "${found:-no such option}"
 }
 """
-"""Of every script. It runs in an empty folder that is removed again."""
+"""The beginning of every script, which runs in an empty folder that is removed afterwards."""
 
 
 def tried_differences() -> list[Mapping[str, Any]]:
-    """Return the rows that can be tried."""
+    """Return the rows that can be tested."""
     return [row for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["difference"] if "shows" in row]
 
 
 def options_of(row: Mapping[str, Any]) -> list[str]:
-    """Return the options of either engine that a row is about: `exec --oci`."""
+    """Return the options of either engine that a row is about, such as `exec --oci`."""
     return [text for shown in row["shows"].values() for text in shown.split(", ") if text != NO_SUCH_OPTION]
 
 
 def shown_by(engine: Engine, image: Path, row: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[bool, str]:
-    """Return whether a row can be tried here, and what the engine shows, or why it cannot."""
+    """Return whether a row can be tested here, and the engine's answer, or why it cannot."""
     script = row.get("try") or f"options {shlex.join(options_of(row))}\n"
     with tempfile.TemporaryDirectory(prefix="lumiimg-engine-") as folder:
         own = clean_environment(environment) | {f"{engine.prefix}_TMPDIR": folder, "LC_ALL": "C"}

@@ -1,6 +1,6 @@
-"""Examines `check --level static` by images with one thing planted: `python -m tools.examine [KIND|NAME] [--count N]`.
+"""Test `check --level static` on images with one planted item: `python -m tools.examine [KIND|NAME] [--count N]`.
 
-Prints each image of which the answer was not right, and a table by kind. `--keep FOLDER NAME` leaves the image of a name there.
+Print each image with a wrong answer, and a table by kind. `--keep FOLDER NAME` stores the image NAME in FOLDER.
 """
 
 from __future__ import annotations

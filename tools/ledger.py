@@ -1,8 +1,8 @@
-"""Writes lumiimg/catalog/ledger.toml: how far each row of the catalogue was tried.
+"""Write lumiimg/catalog/ledger.toml: how far each row of the catalogue was tested.
 
-python -m tools.ledger             the entries that do not count, as the row was changed since or is gone
-python -m tools.ledger --prune     takes the latter out
-python -m tools.ledger IMAGE       records what an image of lumiimg is made of as built; on the machine that built it
+python -m tools.ledger             lists stale entries, whose row was changed or removed since
+python -m tools.ledger --prune     removes the stale entries
+python -m tools.ledger IMAGE       records the parts of an image of lumiimg as built, on the machine that built it
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock_file import LockedEntry, LockFile
 
 REHEARSALS = REACHES[1:3]
-"""What `make rehearse` says of a row."""
+"""The stages that `make rehearse` reports for a row."""
 COST = ("download_bytes", "size_bytes", "seconds")
 HEAD = "# How far each base and release was tried. Written by `make rehearse` and `python -m tools.ledger`, never by hand.\n"
 
@@ -65,11 +65,11 @@ def main(words: list[str]) -> int:
 
 
 def record(trials: Iterable[LedgerEntry], path: Path = LEDGER, failed: Iterable[tuple[Reach, str]] = ()) -> None:
-    """Put entries into the ledger, each in the place of an older one for the same row and reach.
+    """Write entries into the ledger; each replaces an older one for the same row and reach.
 
-    Those whose reach and content are in `failed` go.
+    Entries whose reach and content are in `failed` are removed.
 
-    Raises ValueError for a row that the catalogue does not have as it was tried, DecodeError for text of several lines.
+    Raises ValueError for a row that the catalogue lacks in its tested form, DecodeError for text of several lines.
     """
     new, known, gone = list(trials), contents(), set(failed)
     for trial in new:
@@ -77,7 +77,7 @@ def record(trials: Iterable[LedgerEntry], path: Path = LEDGER, failed: Iterable[
             raise ValueError(f"no row of the catalogue is what was tried: {trial}")
     recorded = {(trial.name, trial.release, trial.reach, trial.content) for trial in new}
     about = {key[:3] for key in recorded}
-    # Two rows can be of one version, for two releases of ROCm: the entry of the other stays while it counts.
+    # Two rows can have one version, for two releases of ROCm: the other row's entry stays as long as it is valid.
     kept = (
         old
         for old in read_ledger(path)
@@ -89,7 +89,7 @@ def record(trials: Iterable[LedgerEntry], path: Path = LEDGER, failed: Iterable[
 
 
 def contents() -> dict[tuple[str, str, str], set[str]]:
-    """Return the digests of the shipped catalogue's rows by name, release and reach; of two rows of one version, two."""
+    """Return digests of the shipped catalogue's rows by name, release and reach; two rows of one version give two."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for layer, release in rows():
         for reach in REACHES[1:]:
@@ -99,19 +99,19 @@ def contents() -> dict[tuple[str, str, str], set[str]]:
 
 
 def rows() -> Iterator[tuple[Layer, Release | None]]:
-    """Yield what can be tried of the shipped catalogue: each base, each release, each layer without releases."""
+    """Yield the testable rows of the shipped catalogue: each base, each release, each layer without releases."""
     catalogue = open_catalogue(HOME)
     for name in catalogue.layer_names():
         yield from rows_of(catalogue.entry(name))
 
 
 def counts(trial: LedgerEntry, known: Mapping[tuple[str, str, str], Collection[str]]) -> bool:
-    """Return whether an entry is about a row of the catalogue, as that is today."""
+    """Return whether an entry is about a row of the catalogue in its current form."""
     return trial.content in known.get((trial.name, trial.release, trial.reach), ())
 
 
 def show() -> int:
-    """Print what does not count; return 1 where there is such an entry."""
+    """Print stale entries; return 1 if there is one."""
     known, trials = contents(), read_ledger(LEDGER)
     stale = [trial for trial in trials if not counts(trial, known)]
     for trial in stale:
@@ -121,9 +121,9 @@ def show() -> int:
 
 
 def record_image(image: Path) -> int:
-    """Record the base and the layers of an image; print a line for each, and return 1 where one is refused.
+    """Record the base and layers of an image; print a line for each, and return 1 if one is refused.
 
-    Raises BadInputError where the image does not say what it was built of.
+    Raises BadInputError if the image has no record of what it was built from.
     """
     plan = read_plan(image)
     if plan is None:
@@ -141,8 +141,8 @@ def record_image(image: Path) -> int:
 
 
 def took_here(plan: LockFile, image: Path) -> dict[str, dict[str, Any]]:
-    """Return what base and layers of an image took, by name: those whose results are in this machine's cache."""
-    with suppress(LumiimgError):  # `trial_of` says of which
+    """Return the build costs of an image's base and layers by name, if their results are in this machine's cache."""
+    with suppress(LumiimgError):  # `trial_of` reports the row concerned
         lock = lock_of(plan, [open_catalogue(HOME)], Mirrors({}), os.environ.get("PATH"), image)
         cache = read_settings(os.environ).cache
         found = zip(lock.stack, measured(lock, write_chain(lock), cache), strict=False)
@@ -151,7 +151,7 @@ def took_here(plan: LockFile, image: Path) -> dict[str, dict[str, Any]]:
 
 
 def trial_of(entry: LockedEntry, plan: LockFile, image: Path) -> LedgerEntry:
-    """Return the trial that an entry of a lock is. Raises LumiimgError where it is not a row of today's catalogue."""
+    """Return the ledger entry for a lock entry. Raises LumiimgError if it is not a row of the current catalogue."""
     layer = open_catalogue(HOME).entry(entry.name)
     if entry.layer != layer_digest(layer):
         raise BadInputError("was changed since the image was built", hint="build it again; unchanged steps are kept")
@@ -194,7 +194,7 @@ def _how(entry: LockedEntry, locked: LockedLayer, usual: Mapping[str, str], plan
 
 
 def write(trials: Iterable[LedgerEntry], path: Path) -> None:
-    """Write a ledger in its order."""
+    """Write a ledger in its canonical order."""
     ordered = sorted(trials, key=lambda one: (one.name, one.release, REACHES.index(one.reach), one.content))
     whole = [structs.asdict(trial) for trial in ordered]
     fields = [{name: value for name, value in trial.items() if value is not None} for trial in whole]

@@ -1,4 +1,4 @@
-"""The manual pages, from the parsers: docs/man/*.1. The wheel puts them where `man` looks (.ci/man_pages.py)."""
+"""Make the manual pages docs/man/*.1 from the parsers; the wheel installs them where `man` looks (.ci/man_pages.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lumiimg.cli.parser import Parser
 
 DATE = "2026-11-22"
-"""Of the pages; the same text has the same bytes on any day."""
+"""Date of the pages; it is fixed, so that the same text has the same bytes on any day."""
 ENVIRONMENT = {
     "LUMIIMG_CACHE": "Where layers, bases and downloads are kept, and where builds have their scratch. It may be deleted at any "
     "time. Wins over cache in config.toml.",
@@ -48,7 +48,7 @@ STATUS = {**EXITS, "70": "a fault of lumiimg itself", "130, 143": "interrupted, 
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each page by its file name: one for the program, one for each command."""
+    """Return the text of each page by file name: one for the program, one per command."""
     parser = make_parser()
     written = {"lumiimg.1": "\n".join(main_page()) + "\n"}
     for name, purpose in COMMANDS.items():
@@ -77,7 +77,7 @@ def main_page() -> Iterator[str]:
 
 
 def page(name: str, parser: Parser, purpose: str) -> Iterator[str]:
-    """Yield the lines of a command's page: what `--help` prints, as it stands there, and what all pages have."""
+    """Yield the lines of a command's page: the output of `--help`, unchanged, and the parts that all pages share."""
     yield from head(f"lumiimg-{name}", purpose)
     yield ".SH DESCRIPTION"
     for command in commands_of(parser) or [parser]:
@@ -101,7 +101,7 @@ def quoted(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text as roff takes it: hyphens that can be copied, no line that begins with a control character."""
+    """Return text escaped for roff: copyable hyphens, and no line that begins with a control character."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     text = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in text)
     return f"\\&{text}" if text.startswith(".") else text

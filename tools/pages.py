@@ -1,4 +1,4 @@
-"""Writes the pages that come from the program and its data: docs/man, and most of docs/reference. `make docs` and `make dist` run it.
+"""Write the pages made from the program and its data (`make docs`, `make dist`): docs/man, most of docs/reference.
 
 These pages are not in git (.gitignore names them).
 """
@@ -13,7 +13,7 @@ from tools import compatibility, manpages, reference, schemas
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = reference.PAGES | compatibility.PAGES | schemas.PAGES
-"""What writes the lines of each page of docs/reference."""
+"""Functions that yield the lines of each page of docs/reference."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""The pictures of the documents, of a real image: `python -m tools.picture IMAGE`.
+"""Make the pictures of the documents from a real image: `python -m tools.picture IMAGE`.
 
-docs/check.svg is the picture in the README, of a real check; docs/report-light.png and docs/report-dark.png are those of
-docs/howto/report.md. The job whose nodes differ is made up (tests/shared/joblog.py), and read for real.
+docs/check.svg, in the README, shows a real check; docs/report-light.png and docs/report-dark.png are for
+docs/howto/report.md. The job whose nodes differ is invented (tests/shared/joblog.py), but its log is really read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
         folder = Path(work)
         (folder / image.name).symlink_to(image)
         (folder / "slurm-123.out").write_bytes(b"".join(job_log(512, 1 << 20, sick=frozenset({3, 17, 18, 19, 40}))))
-        os.chdir(folder)  # names without the folders of this machine
+        os.chdir(folder)  # so that names do not contain folders of this machine
         of_a_check(Path(image.name))
         light = written(folder, "light", "check", image.name)
         dark = written(folder, "dark", "log", "slurm-123.out")
@@ -61,7 +61,7 @@ def of_a_check(image: Path) -> None:
         show(check_document(report))
     recording.print(Text.from_ansi(shown.getvalue()))
     svg = recording.export_svg(title=f"lumiimg check {image.name}")
-    # A reader's browser should fetch nothing for it: no web fonts, the machine's own monospace.
+    # The picture must not make a browser fetch anything: no web fonts, only the machine's monospace font.
     svg = re.sub(r"@font-face \{[^}]*\}\s*", "", svg).replace("Fira Code, monospace", "monospace")
     (DOCS / "check.svg").write_text(svg)
 

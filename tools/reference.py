@@ -1,4 +1,4 @@
-"""The pages of docs/reference that say what the program knows: commands, findings, messages, engines."""
+"""Make the pages of docs/reference about the program's data: commands, findings, messages, engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITTEN = "Written by `make docs` from the program and its data."
 _MESSAGE = re.compile(
     r"^.{0,60}?NCCL (?:WARN|INFO) +|^libfabric:.{0,90}?<(?:warn|info|error)> \w+: +|^.{0,60}?\|CCL_\w+\| +"
 )
-"""What stands before the message in an example: node, process, place in the source."""
+"""The prefix of the message in an example: node, process, place in the source."""
 
 
 def commands() -> Iterator[str]:
@@ -36,7 +36,7 @@ def commands() -> Iterator[str]:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """Return the parser of each command below one; of a command with others below it, those."""
+    """Return the parsers of all commands below one; a command that has subcommands is replaced by them."""
     found: list[argparse.ArgumentParser] = []
     for below in parser._actions:
         if isinstance(below, argparse._SubParsersAction):
@@ -80,7 +80,7 @@ def findings() -> Iterator[str]:
 
 
 def _reason_lines(name: str, reason: Reason) -> Iterator[str]:
-    """Yield the sentence, cause, remedy and source of a finding; a place that a name of the case takes is in braces."""
+    """Yield the sentence, cause, remedy and source of a finding; placeholders for names are in braces."""
     remedies = "; ".join(Remedy(**parts) for parts in reason.remedy)
     parts = {"prints": reason.summary, "why": reason.cause, "do": remedies, "source": reason.source}
     if message := ". ".join(f"{word}: {cell(text)}" for word, text in parts.items() if text):
@@ -88,7 +88,7 @@ def _reason_lines(name: str, reason: Reason) -> Iterator[str]:
 
 
 def _answered_by(meaning: FindingType) -> str:
-    """Return what below a collective answers a finding of files that keeps an answer from being good."""
+    """Return the check below a collective that settles a finding of files which prevents a good answer."""
     if not {Severity.UNKNOWN, Severity.PROBLEM} & set(meaning.static):
         return ""
     probe = meaning.answered_by or meaning.demoted_by

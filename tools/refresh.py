@@ -1,9 +1,9 @@
-"""Reads from the package index the newest releases that the catalogue has no row for, and their requirements.
+"""Read from the package index the newest releases without a row in the catalogue, with their requirements.
 
-python -m tools.refresh                          of all layers that can be read
-python -m tools.refresh vllm jax --into layers   adds the rows to each layer.toml there, for review
+python -m tools.refresh                          reads all layers that can be read
+python -m tools.refresh vllm jax --into layers   adds the rows to the layer.toml files there, for review
 
-Exit code 0 if all was read, 1 if some was not, 4 if nothing was.
+The exit code is 0 if everything was read, 1 if something was not, 4 if nothing was.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
     from lumiimg.fetch.mirrors import Mirrors
 
 MOST = 8
-"""Releases that are read of a layer, the newest first."""
+"""Maximum number of releases read per layer, the newest first."""
 _MOST_FAULTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What was read of one layer."""
+    """The result of reading one layer."""
 
     layer: Layer
     newest: str
-    """In the index, of the versions that can be read."""
+    """The newest readable version in the index."""
     rows: tuple[Release, ...]
-    """The newest first; a version may have several."""
+    """New rows, the newest first; a version may have several."""
     faults: tuple[str, ...]
-    """Why a version could not be read."""
+    """Reasons why versions could not be read."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
     for layer in _layers(open_catalogue(os.environ, arguments.layers), arguments.layer):
         index = layer.unlisted.index if layer.unlisted else None
         if isinstance(unread.get(index), MissingHereError):
-            continue  # it would be waited for again
+            continue  # another attempt would wait for it again
         try:
             refreshed = refresh(layer, mirrors, web)
         except (FailedError, MissingHereError) as error:
@@ -104,7 +104,7 @@ def _layers(catalogue: Catalogue, names: Sequence[str]) -> Iterator[Layer]:
 
 
 def add_rows(path: Path, rows: Sequence[Release]) -> None:
-    """Add rows behind those of a layer.toml."""
+    """Append rows to a layer.toml."""
     there = {row.version for row in read_layer(path.parent).releases}
     if new := [row for row in rows if row.version not in there]:
         rows_text = tomli_w.dumps({"release": [encode(row) for row in new]}, multiline_strings=False)
@@ -112,9 +112,9 @@ def add_rows(path: Path, rows: Sequence[Release]) -> None:
 
 
 def refresh(layer: Layer, mirrors: Mirrors, web: Http) -> Refreshed:
-    """Read the newest releases of a layer that it has no row for.
+    """Read the newest releases of a layer for which it has no row.
 
-    Raises FailedError, MissingHereError where the index cannot be read.
+    Raises FailedError or MissingHereError if the index cannot be read.
     """
     rule = layer.unlisted
     if rule is None:

@@ -1,11 +1,11 @@
-"""Try each row of the catalogue as far as this machine can: release of a layer, on each Python that a base has.
+"""Test each row of the catalogue as thoroughly as possible here: each release of a layer, on each Python of a base.
 
 python -m tools.rehearse [LAYER...]      also: make rehearse [ROWS=vllm,jax]
 
-Each row is locked against the package index of this machine, for every base that takes it; of a source build, what is
-for the host alone is compiled with torch's own headers; then it is built on one base, with the layer's own scripts and
-tests, unless the ledger has a build of the row as it is: --again builds it even so.
-tools/rehearsal has what stands in for GPUs, AMD's images and the wheels of other indexes.
+Each row is locked with the package index of this machine, for every base that accepts it. Of a source build, only host
+code is compiled, with torch's own headers. Then the row is built on one base, with the layer's own scripts and tests,
+unless the ledger has a build of the unchanged row; --again builds it anyway.
+tools/rehearsal has stand-ins for GPUs, AMD's images and the wheels of other indexes.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _WHEELS = "wheels of PyTorch's and vLLM's indexes: stand-ins with the requiremen
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How far a row got."""
+    """The outcome of a row: how far it got."""
 
     row: Row
     resolved: bool = False
     rehearsed: str = ""
-    """The base on which; empty if on none."""
+    """The base on which the row was built; empty if none."""
     compiled: str = ""
-    """Which files of its sources were compiled with which torch, and of which sources nothing was."""
+    """The source files that were compiled, with which torch, and the sources of which none was."""
     failed: str = ""
-    """Its obstacle."""
+    """The obstacle, if the row failed."""
     remark: str = ""
-    """Why it went no further, where that is this machine's matter."""
+    """Why it went no further, if this machine is the reason."""
     date: dt.date = field(default_factory=today)
-    """When it was built."""
+    """Date of the build."""
     seconds: float = 0.0
 
     @property
@@ -78,7 +78,7 @@ class Outcome:
 
 
 class Rehearsal:
-    """One run; its rows may be tried side by side."""
+    """One run, whose rows may be tested in parallel."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Rehearsal:
         self._locked: dict[object, Future[str]] = {}
 
     def row(self, row: Row) -> Outcome:
-        """Resolve a row on every base, and build it on one. The outcome has every obstacle."""
+        """Resolve a row on every base, and build it on one. The outcome lists every obstacle."""
         begun = time.monotonic()
         try:
             outcome = self._tried(row)
@@ -133,7 +133,7 @@ class Rehearsal:
         return Outcome(row, resolved=True, rehearsed=where)
 
     def _locks(self, plan: Plan) -> str:
-        """Return the obstacle of the closure of a plan; it is asked once."""
+        """Return the obstacle in the closure of a plan; it is computed once."""
         key = closure_of(plan)
         with self._one:
             known = self._locked.get(key)
@@ -150,7 +150,7 @@ class Rehearsal:
         return mine.result()
 
     def _serve(self, plan: Plan) -> None:
-        """Have the registry offer the base of a plan."""
+        """Make the registry serve the base of a plan."""
         if not is_of_registry(plan.base):
             return
         name = next(one.origin for one in plan.base.bootstraps if one.agent == "docker").removeprefix("docker.io/")
@@ -160,7 +160,7 @@ class Rehearsal:
 
 
 def recorded(row: Row, compiled: str, known: Iterable[LedgerEntry]) -> Outcome | None:
-    """Return what entries have of a row as it is, and what was compiled of it now; None where they have nothing."""
+    """Return the outcome in the ledger for an unchanged row, with what was compiled now; None if there is none."""
     content = fingerprint(row.facts, row.chosen, "rehearsed")
     for entry in known:
         if (entry.name, entry.reach, entry.content) == (row.name, "rehearsed", content):
@@ -172,24 +172,24 @@ def recorded(row: Row, compiled: str, known: Iterable[LedgerEntry]) -> Outcome |
 
 
 def _checks(plan: Plan) -> list[str]:
-    """Return the words that have the finished image asked what `standin/layers/rehearsal` asks."""
+    """Return arguments that add the checks of `standin/layers/rehearsal` to the finished image."""
     releases = [layer.release for layer in lock_of(plan).layers if layer.release]
     torch = next((release.has["torch"] for release in releases if "torch" in release.has), "")
     return ["--layers", str(CHECKS), "--add", "rehearsal", "--arg", f"rehearsal.TORCH={torch}"]
 
 
 def _plainness(plan: Plan) -> tuple[bool, int]:
-    """Order bases: those without a torch first, as they have nothing of Python that a layer could lean on."""
+    """Return a sort key for bases: first those without torch, which have no Python packages for a layer to rely on."""
     return "torch" in plan.base.has, len(lock_of(plan).layers)
 
 
 def file_name(row: Row) -> str:
-    """Return how the files of a row are called."""
+    """Return the base name for the files of a row."""
     return "-".join(filter(None, (row.name, row.release, row.python, row.kind)))
 
 
 def trials(outcomes: Sequence[Outcome]) -> Iterator[LedgerEntry]:
-    """Yield what the ledger gets of the outcomes of one release, which differ in Python: what holds for all of them."""
+    """Yield the ledger entries of one release, from its outcomes on several Pythons: only what is true for all."""
     row = outcomes[0].row
     hows: list[tuple[Reach, dt.date, str]] = []
     is_resolved = all(outcome.resolved for outcome in outcomes)
@@ -209,7 +209,7 @@ def trials(outcomes: Sequence[Outcome]) -> Iterator[LedgerEntry]:
 
 
 def entries_of_failed(outcomes: Sequence[Outcome]) -> Iterator[tuple[Reach, str]]:
-    """Yield reach and content of the entries that a failure takes away."""
+    """Yield reach and content of the entries that a failure removes."""
     for row in (outcome.row for outcome in outcomes if outcome.failed and outcome.row.plans):
         yield from ((reach, fingerprint(row.facts, row.chosen, reach)) for reach in REHEARSALS)
 
@@ -219,7 +219,7 @@ def _python(row: Row) -> str:
 
 
 def _stood_in(outcome: Outcome) -> Iterator[str]:
-    """Yield what was not the real thing where a row was built."""
+    """Yield the stand-ins that were used to build a row."""
     plan = next(plan for plan in outcome.row.plans if plan.base.name == outcome.rehearsed)
     if is_of_registry(plan.base):
         yield "the image, its ROCm and compilers"
@@ -230,7 +230,7 @@ def _stood_in(outcome: Outcome) -> Iterator[str]:
 
 
 def row_line(outcome: Outcome) -> str:
-    """Return an outcome as a line of the table."""
+    """Return an outcome as a line for the table."""
     row = outcome.row
     where = outcome.rehearsed or f"{count(len(row.plans), 'base')}"
     python = f"Python {row.python}" if row.python else ""
@@ -240,7 +240,7 @@ def row_line(outcome: Outcome) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """Return how many rows got how far."""
+    """Return the number of rows at each stage."""
     reached = Counter(outcome.reach for outcome in outcomes)
     plans = sum(len(outcome.row.plans) for outcome in outcomes)
     parts = ", ".join(f"{number} {reach}" for reach, number in sorted(reached.items()))
@@ -248,7 +248,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def made_for_now(folder: Path) -> Path:
-    """Return the folder of the stand-ins that this version of the tool makes; those of another version go."""
+    """Return the folder for the stand-ins of this version of the tool; those of other versions are removed."""
     makers = [CHECKS.parents[1] / f"{name}.py" for name in ("archives", "bases", "wheels")]
     files = [*makers, *sorted(path for path in CHECKS.parent.rglob("*") if path.is_file() and path.suffix != ".pyc")]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]

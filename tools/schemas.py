@@ -1,4 +1,4 @@
-"""The page of the JSON that commands print, from the schemas: docs/reference/json.md."""
+"""Make the page on the commands' JSON, docs/reference/json.md, from the schemas."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def page() -> Iterator[str]:
 
 
 def _type(schema: dict[str, Any]) -> tuple[str, str]:
-    """Return a key's marks, and its type in words; no words for a string."""
+    """Return a key's marks and its type in words; a string gets no words."""
     if "anyOf" in schema:
         kinds = [_type(each) for each in schema["anyOf"] if each.get("type") != "null"]
         may_be_null = len(kinds) < len(schema["anyOf"])

@@ -1,8 +1,8 @@
-"""Prints digests for lumiimg/host/startup_code.toml: of start-up code in unpacked distributions.
+"""Print digests of start-up code in unpacked distributions, for lumiimg/host/startup_code.toml.
 
 python -m tools.startup_code FOLDER...     each is named NAME-VERSION: pip install --no-deps --target NAME-VERSION NAME==VERSION
 
-Only those that the table lacks are printed. Somebody reads the code before one goes in.
+Only digests missing from the table are printed. Somebody must read the code before a digest is added.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PLACES: dict[str, Callable[[str], str]] = {
     "setuptools/command/editable_wheel.py": _finder,
     "virtualenv/create/via_global_ref/_virtualenv.py": _whole,
 }
-"""Where distributions have code that runs at the start of Python, and how it is then written."""
+"""Files of distributions with code that runs when Python starts, and functions that return it as installed."""
 
 
 def rows(folders: list[Path]) -> Iterator[tuple[str, str, str]]:

@@ -1,11 +1,11 @@
-"""Takes what a trial on a real machine measured into lumiimg's data, as a change to be reviewed.
+"""Add the measurements of a trial on a real machine to lumiimg's data, as a change to be reviewed.
 
 python -m tools.trial trial.json
 
-What went as predicted becomes evidence: images that lumiimg built, whose all-reduce went over Slingshot, get `run` in
-lumiimg/catalog/ledger.toml, and the ROCm of an image whose collective ran becomes a fact of rank "measured" of the site's
-driver. What did not is printed, with what claims it, for a person to correct. A trial that used GPUs of which no node showed any
-is refused.
+Results as predicted become evidence: images that lumiimg built, and whose all-reduce went over Slingshot, get `run` in
+lumiimg/catalog/ledger.toml; the ROCm of an image whose collective ran becomes a fact of rank "measured" about the
+site's driver. Other results are printed with the source of the claim, for a person to correct. A trial that used GPUs
+although no node showed any is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(words: list[str]) -> int:
 
 
 def take_in(path: Path, *, ledger_file: Path = LEDGER, sites: Path = SITES) -> Iterator[str]:
-    """Take a trial in, and yield what was changed. Raises BadInputError for what proves nothing of a machine."""
+    """Add a trial, and yield the changes. Raises BadInputError for a report that proves nothing about a machine."""
     report, digest = read(path)
     name = f"trial {report.id} on {report.site}, sha256 {digest}"
     site = next((one for one in sites.glob("*.toml") if one.stem == report.site), None)
@@ -73,7 +73,7 @@ def take_in(path: Path, *, ledger_file: Path = LEDGER, sites: Path = SITES) -> I
 
 
 def read(path: Path) -> tuple[TrialReport, str]:
-    """Return a trial's report and its digest. Raises BadInputError."""
+    """Read a trial's report, and return it with its digest. Raises BadInputError."""
     try:
         data = read_beginning(path, _MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
@@ -96,7 +96,7 @@ def read(path: Path) -> tuple[TrialReport, str]:
 
 
 def _wrong(report: TrialReport) -> Iterator[str]:
-    """Yield what no trial writes, of what goes into the data: it may be in the review of hundreds of lines."""
+    """Yield values that no trial writes but that would get into the data: a review of many lines may miss them."""
     try:
         if dt.datetime.fromisoformat(report.measured) > dt.datetime.now(dt.UTC) + dt.timedelta(days=1):
             yield "it was measured in the future"
@@ -118,7 +118,7 @@ def _wrong(report: TrialReport) -> Iterator[str]:
 
 
 def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[LedgerEntry]:
-    """Yield what is known to run: the rows of images whose all-reduce over nodes went over Slingshot, as predicted."""
+    """Yield ledger entries for the rows of images whose all-reduce over nodes went over Slingshot, as predicted."""
     rows = {row.id: row for row in report.rows}
     for number, image in enumerate(report.images, 1):
         network = rows.get(f"image-{number}.network")
@@ -134,7 +134,7 @@ def _run(report: TrialReport, name: str, day: dt.date) -> Iterator[LedgerEntry]:
 def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, Any]]:
     rows = {row.id: row.outcome for row in report.rows}
     if rows.get("site.driver") is not ClaimOutcome.SAME:
-        return  # on another driver than the site's file has, or on one that is not known, it says nothing of that one
+        return  # with a different or unknown driver, it says nothing about the one in the site file
     ran = {row.id for row in report.rows if row.measured == "runs"}
     for number, image in enumerate(report.images, 1):
         if image.rocm and f"image-{number}.driver" in ran:
@@ -143,7 +143,7 @@ def _facts(report: TrialReport, name: str, day: dt.date) -> Iterator[dict[str, A
 
 
 def _append(site: Path, facts: list[dict[str, Any]], report: TrialReport) -> None:
-    """Append facts to the file of a site, each once, and say that something ran there; the rest stays as it is."""
+    """Append facts to a site file, each once, and record that something ran there; the rest stays unchanged."""
     text = site.read_text(encoding="utf-8")
     facts = [fact for fact in facts if fact["text"] not in text]
     text = re.sub('^status = "documented"', 'status = "run"', text, count=1, flags=re.MULTILINE)
