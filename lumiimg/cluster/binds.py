@@ -149,11 +149,11 @@ def refuse_unsafe(binds: Iterable[Bind], variables: Iterable[Variable], style: s
         if NOT_IN_PATHS.search(paths):
             raise FailedError("a path with such characters cannot be bound", where=bind.source)
         if style == "module" and (found := _NOT_IN_LISTS.search(paths)) is not None:
-            raise FailedError(f"a path with {found[0]} cannot be in the list that a module adds to", where=bind.source)
+            raise FailedError(f"a path with {found[0]} cannot be added to a module's list of binds", where=bind.source)
     for item in variables if style != "json" else ():
         if UNSAFE.search(item.value) or (style == "singularity" and "," in item.value):
             raise FailedError(
-                "holds a character that engines or shells evaluate",
+                "contains a character that engines or shells evaluate",
                 where=f"{item.name}={item.value}",
                 hint="the image's own value is part of it: fix its environment, or use --format json",
             )

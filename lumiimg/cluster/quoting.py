@@ -86,7 +86,7 @@ def value(text: str, *, literal: bool = False) -> str:
     Raises BadInputError for control characters: they come from an image or a file and have no use there.
     """
     if not text.isprintable():
-        raise BadInputError("holds a control character, so it cannot be set in a job", where=one_line(text))
+        raise BadInputError("contains a control character, so it cannot be set in a job", where=one_line(text))
     if literal or _BARE.fullmatch(text):
         return shlex.quote(text)
     escaped = _REFERENCE_OR_SPECIAL.sub(lambda found: found[0] if found[2] else rf"\{found[0]}", text)

@@ -305,7 +305,7 @@ def test_what_a_user_binds_is_in_the_container_and_read_only_where_he_says_so(
     words = ["--site", str(tmp_path / "site.toml"), "--framework", "plain", *binds, "-o", str(tmp_path / "job.sh")]
     ran = lumiimg("job", demo, *words, "--", "sh", "-c", program, "sh", "/in/data/x", "/elsewhere/x")
     assert ran.code == ExitCode.GOOD, ran.err
-    assert "/elsewhere/x is not in the image, nor under a bind of the job: add --bind /elsewhere" in unwrapped(ran.out)
+    assert "x is neither in the image nor under a bind of the job: add --bind /elsewhere" in unwrapped(ran.out)
     assert "/in/data/x" not in ran.out
     done, out = waited(tmp_path, slurm)
     assert done.returncode == 0, out

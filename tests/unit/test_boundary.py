@@ -355,7 +355,7 @@ def test_nothing_that_an_image_says_is_evaluated(asked: Asked) -> None:
         for style in ("shell", "singularity"):
             code, out, err = asked.run("bind", image, "--format", style)
             assert (code, out) == (1, ""), value
-            assert "holds a character that engines or shells evaluate" in unwrapped(err), value
+            assert "contains a character that engines or shells evaluate" in unwrapped(err), value
 
 
 @pytest.mark.threat

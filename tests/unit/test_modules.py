@@ -225,8 +225,8 @@ def test_what_cannot_be_written_so_that_it_stays_text_is_refused_by_name(
 
     for bind in ("/a,b", '/a"b', "/a\\b", "/a]=]b"):
         refusal = refused(image, "--site", str(write_site(tmp_path, bind)))
-        assert "cannot be in the list that a module adds to" in refusal, bind
-    evaluated = "holds a character that shells evaluate"
+        assert "cannot be added to a module's list of binds" in refusal, bind
+    evaluated = "contains a character that shells evaluate"
     for cache in ("$(touch x)", "`touch x`", "x\\\\$USER", "${USER:-x}"):
         assert evaluated in refused(image, "--site", str(write_site(tmp_path, "/a", cache))), cache
     site = write_site(tmp_path)

@@ -110,14 +110,14 @@ def test_what_is_no_report_of_nodes_is_one_line(tmp_path: Path, capsys: pytest.C
     assert KINDS["check-nodes"].number == SCHEMA
     for bad, words in (
         (text.replace('"schema": 1', '"schema": 2'), "was written by another lumiimg (this one reads schema 1)"),
-        (text.replace("nid000002", "nid000001"), "has two answers of nid000001"),
+        (text.replace("nid000002", "nid000001"), "has two answers from nid000001"),
         (text.replace("nid000002", "a,b"), "key 'silent[0].nodes[0]' is 'a,b'; a name of a node is needed"),
         (text.replace("nid000002", "\\u202eb"), "a name of a node is needed"),
         (text.replace('"nid000002"', ""), "key 'silent[0].nodes' is empty; a name of a node is needed"),
         (text[:-9], "is cut off, or not JSON"),
         (of_one, "is not a report of `check --nodes --json`"),
         ("[]", "is not a report of `check --nodes --json`"),
-        (json.dumps(many), "has more groups than a report has"),
+        (json.dumps(many), "has more groups than a report can have"),
     ):
         (tmp_path / "bad.json").write_text(bad)
         for pair in ((good, tmp_path / "bad.json"), (tmp_path / "bad.json", good)):

@@ -490,7 +490,7 @@ def test_variables_that_a_trial_tries_are_not_the_users_own_and_others_are_named
     run_in_job(folder, made, Allocation("7", ("n1", "n2"), None), mine, lambda _: None)
     assert seen[0] == {"NCCL_NET": "IB"}
     facts = facts_of_node(RootFileSystem(FolderTree(tmp_path)), SNAPSHOT, LUMI, "n", seen[0])
-    assert notes(case(facts)) == ["the job had NCCL_NET from elsewhere: the network results include their effect"]
+    assert notes(case(facts)) == ["the job already had NCCL_NET set: the network results include their effect"]
     assert not notes(case(NODE))
 
 
@@ -565,7 +565,7 @@ def test_a_job_asks_for_no_more_than_is_left(tmp_path: Path) -> None:
     run_in_job(folder, made, Allocation("7", ("n1", "n2"), time.monotonic()), own, lambda _: None)
     assert folder.spent() < 0.1, "it says itself what it took"
     folder.note("8", JobTime(nodes=2, minutes=99))
-    with pytest.raises(FailedError, match="198 of 200 node minutes are taken"):
+    with pytest.raises(FailedError, match="198 of 200 node minutes are used"):
         folder.write_job(made)
 
 
@@ -677,7 +677,7 @@ def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stoppe
     for _ in range(10):
         with pytest.raises(KeyboardInterrupt):
             in_job(folder, made)
-        assert report_of(folder, made, {}).rows[0].why == "left for the next job: the job was stopped in it"
+        assert report_of(folder, made, {}).rows[0].why == "left for the next job: the job was stopped during it"
     keep = TrialFolder.keep
     monkeypatch.setattr(TrialFolder, "keep", lambda self, one: keep(self, one) if one.ending is Ending.BEGUN else None)
     for tries in (1, 2, 3):  # SIGKILL: nothing more is written

@@ -46,8 +46,8 @@ def framework_of(command: tuple[str, ...], *, has_torch: bool) -> tuple[Framewor
     if _program_of(command) == "vllm" or _serves(command):
         return framework_named("vllm"), "the command starts vLLM"
     if has_torch:
-        return framework_named("ddp"), "the image has torch; --framework names another"
-    return framework_named("plain"), "the image has no torch; --framework names another"
+        return framework_named("ddp"), "the image has torch; --framework selects another"
+    return framework_named("plain"), "the image has no torch; --framework selects another"
 
 
 def _program_of(command: tuple[str, ...]) -> str:
@@ -87,7 +87,7 @@ class ServingPlace(StrEnum):
                 "(docs/howto/serve.md; the job prints this with its number)"
             )
         return (
-            "vLLM serves on a port that others reach, too, so clients need the key: vllm.key in the folder of the job "
+            "vLLM serves on a port that others can reach, so clients need the key: vllm.key in the job's folder "
             "(docs/howto/serve.md; the job prints this with its number and node)"
         )
 
@@ -129,9 +129,9 @@ def with_parallel_options(
     options = " ".join(f"{name} {value}" for name, value in wanted.items())
     if not _serves(command):
         what = "`vllm serve` or `python -m vllm.entrypoints…`"
-        return command, f"the command is not {what}: it must pass the sizes of the job to vLLM itself ({options})"
+        return command, f"the command is not {what}: it must itself pass the job's sizes to vLLM ({options})"
     if _says(command, _CONFIG):
-        return command, f"--config may hold the parallel sizes, so none is set; the job has {options}"
+        return command, f"--config may contain the parallel sizes, so none are set; the job has {options}"
     if any(_says(command, name, short) for name, short in _SIZES.items()):
         wanted = {name: value for name, value in wanted.items() if name not in _SIZES}
     words = (word for name, value in wanted.items() if not _says(command, name) for word in (name, value))

@@ -111,7 +111,7 @@ def _refuse_without_fabric(image: Path, manifest: BindManifest | None) -> None:
         raise FailedError(
             f"no libfabric with the cxi provider loads in it{why}",
             where=str(image),
-            hint="`lumiimg explain IMAGE --host FILE` lists all that was tried; without --host, a job stays on TCP",
+            hint="`lumiimg explain IMAGE --host FILE` lists everything tried; without --host, a job stays on TCP",
         )
 
 
@@ -147,7 +147,7 @@ def _notes_of_gpu(context: ImageInContext) -> Iterator[str]:
         if part.needed and part.fit is GpuFit.NO:
             yield f"this job will fail: no code for {gpu} in {part.component} ({part.has}): {part.without}"
         elif part.needed and part.fit is GpuFit.XNACK:
-            yield f"this job will fail unless it sets HSA_XNACK=1: {part.component} has code for {gpu} only for that"
+            yield f"this job will fail unless it sets HSA_XNACK=1: {part.component} has code for {gpu} only with it"
         elif part.needed and part.fit is GpuFit.UNKNOWN:
             yield f"whether {part.component} has code for {gpu} is not known: {part.why}"
         elif part.fit is GpuFit.NO and not role_of(part.component).harmless:
@@ -172,4 +172,4 @@ def _unbound(context: ImageInContext, words: Iterable[str], binds: Iterable[Bind
             folder = next((folder for folder in above if not context.image.root.exists(folder)), None)
             if folder is not None and folder not in said:
                 said.add(folder)
-                yield f"{above[-1]} is not in the image, nor under a bind of the job: add --bind {folder}"
+                yield f"{above[-1]} is neither in the image nor under a bind of the job: add --bind {folder}"

@@ -220,13 +220,13 @@ def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework
     if not shape.whole_nodes:
         return RankBinding(
             f"{shape.partition or site.name} shares its nodes: which cores and GPUs this job gets is known only once "
-            "it runs, and a mask for others' cores would be false. Nothing is bound by mask; "
-            f"{count(_cores_of_a_gpu(site, framework) or 0, 'core')} go with each GPU"
+            "it runs, and a fixed mask might name cores of other jobs. Nothing is bound by mask; "
+            f"{count(_cores_of_a_gpu(site, framework) or 0, 'core')} come with each GPU"
         )
     starter = scheduler_of(site.scheduler).starter
     how = f"{starter} binds by {'list' if starter == 'mpiexec' else 'mask'}"
     if request.torchrun:
-        how = f"each rank binds itself, as torchrun starts it and {starter} cannot"
+        how = f"each rank binds itself, as torchrun starts it and {starter} cannot bind it"
     why = f"the job has its nodes to itself, so each rank gets the cores next to its GPU; {how}"
     near = [site.binding.cores_near(gpu, sparing=framework.has_helpers) for gpu in range(shape.gpus)]
     digits = -(-site.binding.cores // 4)
@@ -255,7 +255,7 @@ def _variables(plan: JobPlan) -> Iterator[JobVariable]:
         why = "packages in ~/.local do not belong to the image: they are hidden"
         yield JobVariable("PYTHONNOUSERSITE", "1", why, "Python docs, site")
     if framework.task_a_gpu and plan.cores:
-        why = "threads of a rank: the cores of its GPU (torchrun sets 1; a rank that is not bound counts them all)"
+        why = "threads per rank: the cores of its GPU (torchrun sets 1; an unbound rank would count all cores)"
         yield JobVariable("OMP_NUM_THREADS", f"{plan.cores}", why)
     yield from _of_logs(site)
     yield from _of_caches(plan)
@@ -266,7 +266,7 @@ def _of_python(request: JobRequest, image: JobImage) -> Iterator[JobVariable]:
     if request.venv is not None:
         path = ":".join([BIN, *([folder] if folder else []), "$PATH"])
         name = request.venv.path.name
-        why = f"python, and scripts of Python, are those of {name}: they see its packages and the image's"
+        why = f"python and Python scripts come from {name} and see its packages and the image's"
         yield JobVariable("PATH", path, why, "LUMI-AI-Guide chapter 2")
     elif folder is not None:
         why = f"torch is in the Python of {folder}, which is not on the image's own search path"
@@ -275,14 +275,14 @@ def _of_python(request: JobRequest, image: JobImage) -> Iterator[JobVariable]:
 
 def _of_logs(site: Site) -> Iterator[JobVariable]:
     if site.vendor == "Intel":
-        why = "only at this level oneCCL says which network it uses; it has no file of its own for that"
+        why = "only at this level does oneCCL report which network it uses; it has no separate log file for that"
         yield JobVariable("CCL_LOG_LEVEL", "info", why, "oneCCL docs, environment variables")
         return
     docs, library = "NCCL docs, environment variables", "RCCL" if site.vendor is None else "NCCL"
-    yield JobVariable("NCCL_DEBUG", "INFO", f"only at this level {library} says which network it uses", docs)
-    yield JobVariable("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "of that, what `lumiimg log` reads", docs)
+    yield JobVariable("NCCL_DEBUG", "INFO", f"only at this level does {library} report which network it uses", docs)
+    yield JobVariable("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV", "only the messages that `lumiimg log` reads", docs)
     logs = "$LUMIIMG_JOB/nccl/%h.%p.log"
-    yield JobVariable("NCCL_DEBUG_FILE", logs, "a file for each rank, by node and process", docs)
+    yield JobVariable("NCCL_DEBUG_FILE", logs, "one file per rank, named by node and process", docs)
 
 
 def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
@@ -303,19 +303,19 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
     stack, site = image.stack, image.site
     yield from _harmful(image.variables, site, {one.name for one in site_variables(stack, site)})
     if not site.partitions:
-        yield f"the partitions of {site.name} and their limits are not known: the shape was not judged"
+        yield f"the partitions of {site.name} and their limits are not known: the job's shape was not checked"
     if framework.name not in _TORCHLESS and "torch" not in stack.offers:
         yield f"no torch was found in the image, and {framework.name} needs it"
     if shape.whole_nodes and shape.node_gpus and shape.gpus < shape.node_gpus:
         idle = count(shape.node_gpus - shape.gpus, "GPU")
         yield f"whole nodes are allocated and billed, and {idle} of each stay idle"
     elif not shape.whole_nodes and shape.gpus == shape.node_gpus:
-        yield "all GPUs of a node, of a partition that shares its nodes: with --exclusive ranks could be bound"
+        yield "the job uses all GPUs of a node, but the partition shares nodes: with --exclusive, ranks could be bound"
     if stack.version("mpi-abi") == OPEN_MPI and site.scheduler == "Slurm" and (site.mpi is None or not site.mpi.open):
-        yield f"Open MPI of the image cannot be started by srun of {site.name}, by what is known: no --mpi is set"
+        yield f"by what is known, srun of {site.name} cannot start the image's Open MPI: no --mpi is set"
     if site.vendor is not None:
         if "rocm" in stack.offers:
-            yield f"the image has ROCm, and the GPUs of {site.name} are {site.vendor}'s: its programs find no GPU"
+            yield f"the image has ROCm, but the GPUs of {site.name} are from {site.vendor}: its programs find no GPU"
         return
     for rule in driver_window(stack, site):
         if rule.outcome is not RuleOutcome.OK:

@@ -95,8 +95,8 @@ class _Writer:
             yield from comment("Untried under PBS: in this project's tests a stand-in for mpiexec starts the ranks")
         because = "vLLM starts its workers and connects the nodes itself, as the image has no Ray"
         yield from self.why(f"{because if plan.connects_itself else plan.framework.because} ({plan.chosen})")
-        never = f"; never run on {site.name} by this project" if site.status == "documented" else ""
-        yield from self.why(f"What is known of {site.name} is of {site.date}{never}.")
+        never = f"; this project has never run a job on {site.name}" if site.status == "documented" else ""
+        yield from self.why(f"The facts about {site.name} are from {site.date}{never}.")
         for note in plan.notes:
             yield from self.why(f"Note: {note}.")
         for advice in site.advice:
@@ -175,11 +175,11 @@ class _Writer:
             yield from self.why(f"{bind.source}: {bind.reason}")
         if is_pbs:
             yield from self.why(
-                "The ranks find each other by PMIx, as oneCCL is set to; node and rank before each line"
+                "The ranks find each other through PMIx, as oneCCL is set to; each line begins with node and rank"
             )
             starts = folded('mpiexec -n "$LUMIIMG_TASKS"', self._mpiexec_options())
         else:
-            yield from self.why("One rank that dies ends the others, which would wait for it until the time is up")
+            yield from self.why("If a rank dies, the others are ended: they would wait for it until the time limit")
             starts = folded("srun --kill-on-bad-exit=1", self._srun_options())
         engine = variables_of_engine(None, plan.site).lower()
         yield f"{starts} {engine} exec \\"
@@ -233,7 +233,7 @@ class _Writer:
         """Yield code that gives a task its global rank; a framework's single program per node numbers its own."""
         if self.plan.framework.task_a_gpu:
             of = self.plan.scheduler
-            yield from self.why("who it is among the ranks")
+            yield from self.why("the numbers of this rank")
             names = (f'RANK="${of.rank}"', f'LOCAL_RANK="${of.local_rank}"', f'WORLD_SIZE="${of.world}"')
             yield folded("export", [*names, f"LOCAL_WORLD_SIZE={self.plan.tasks}"])
 
@@ -243,11 +243,11 @@ class _Writer:
         variable = _VISIBLE.get(vendor)
         if gpus == "own" and variable is not None:
             why = ": with srun --gpu-bind, RCCL and GPU-aware MPI lose each other (LUMI docs)"
-            yield from self.why(f"the GPU of its number, by {variable}{why if vendor is None else ''}")
+            yield from self.why(f"the GPU with the rank's number, through {variable}{why if vendor is None else ''}")
             yield f'export {variable}="$LOCAL_RANK"'
         elif gpus == "hip" and vendor is None:
             yield from self.why(
-                "Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets; they ask for HIP's (ray#53737)"
+                "Ray and vLLM refuse ROCR_VISIBLE_DEVICES, which Slurm sets; they require HIP's (ray#53737)"
             )
             yield "unset ROCR_VISIBLE_DEVICES"
             yield f"export HIP_VISIBLE_DEVICES={','.join(map(str, range(self.plan.shape.gpus)))}"
@@ -257,7 +257,7 @@ class _Writer:
         private = self.plan.private
         if private is None:
             return
-        yield from self.why("a folder of this job on the node, for its user alone")
+        yield from self.why("a folder of this job on the node, which only its user can access")
         if self._is_unique(private):
             yield f"private=$(mktemp -d {value(f'{private}-XXXXXX')}) || exit 1"
             return
@@ -300,13 +300,15 @@ class _Writer:
         """Yield code that adds options to the command of a task."""
         plan, node = self.plan, self.plan.scheduler.node
         if plan.serving is ServingPlace.KEY:
-            yield from self.why("a key, as all who reach the node reach its port: clients send it as a bearer token")
+            yield from self.why(
+                "a key, as all who reach the node reach its port, too: clients send it as a bearer token"
+            )
             yield "key=$LUMIIMG_JOB/vllm.key"
             made = 'od -An -N24 -tx1 /dev/urandom | tr -d " \\n" >"$key"'
             yield f'[ "${node}" != 0 ] || (umask 077; {made})'
             yield 'VLLM_API_KEY=$(cat "$key" 2>/dev/null); export VLLM_API_KEY'
         if plan.serving is ServingPlace.SOCKET:
-            yield from self.why("on a socket in the folder of this user alone: all who reach the node reach a port")
+            yield from self.why("on a socket in a folder that only this user can access: others could reach a port")
             yield 'set -- "$@" --uds "$private/vllm"'
         if plan.connects_itself:
             yield from self.why(

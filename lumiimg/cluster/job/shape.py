@@ -147,10 +147,10 @@ def _partition(request: JobRequest, site: Site, *, whole: bool) -> tuple[SitePar
             continue
         if request.partition is not None:
             return partition, _ASKED
-        kind = "whole nodes" if partition.whole_nodes else "a part of nodes that others share"
+        kind = "whole nodes" if partition.whole_nodes else "parts of nodes that other jobs share"
         are = f"{' and '.join(tests)} {'is' if len(tests) == 1 else 'are'}"
         of_tests = [f"{are} for tests, and used only with --partition"] if tests else []
-        return partition, "; ".join([f"the first that gives such a job, {kind}", *passed, *of_tests])
+        return partition, "; ".join([f"the first that gives such a job {kind}", *passed, *of_tests])
     closest = min(candidates, key=lambda partition: len(objections[partition.name])).name
     what, nearest = zip(*objections[closest], strict=True)
     fits = next((f"; or --partition {name}" for name, against in objections.items() if not against), "")

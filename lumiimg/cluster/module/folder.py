@@ -56,7 +56,7 @@ def write_module(module: ImageModule, *, force: bool) -> None:
 
 
 def _refuse_foreign_files(module: ImageModule, file: Path, *, force: bool) -> None:
-    home, hint = module.home, "--name NAME/VERSION is another"
+    home, hint = module.home, "use another --name NAME/VERSION"
     record = _record_in(home)
     if record is None:
         for there in filter(os.path.lexists, (home, file)):
@@ -67,7 +67,7 @@ def _refuse_foreign_files(module: ImageModule, file: Path, *, force: bool) -> No
         raise BadInputError(what, where=str(home), hint=f"use that lumiimg, or {hint}")
     if (image := record["image"]) != str(module.image) and not force:
         what = f"module {module.full_name} is for another image, {image}"
-        raise BadInputError(what, where=str(home), hint=f"{hint}, --force replaces it")
+        raise BadInputError(what, where=str(home), hint=f"{hint}, or --force to replace it")
     for inner in (*home.glob("*"), *home.glob("bin/*")):
         if inner != home / "bin" and inner.is_dir() and not inner.is_symlink():
             raise BadInputError("was not written by lumiimg", where=str(inner), hint="move it away")

@@ -259,7 +259,7 @@ def _image_file(path: Path) -> Path:
         if not path.is_symlink():
             return path
         path = path.parent / path.readlink()
-    raise BadInputError("links in a loop", where=str(path))
+    raise BadInputError("is a symlink loop", where=str(path))
 
 
 def _names(name: str | None, image: Path) -> tuple[str, str]:
@@ -313,7 +313,7 @@ def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[li
     used: list[JobVariable] = []
     left_out: list[str] = []
     for item in job_variables(stack_of(contents), site) if site is not None else ():
-        because = f"{item.because}{' (counts on several nodes)' if item.nodes is Jobs.SEVERAL else ''}"
+        because = f"{item.because}{' (matters on several nodes)' if item.nodes is Jobs.SEVERAL else ''}"
         variable = replace(JobVariable.from_site(item), why=because)
         _refuse_evaluated(variable)
         is_set = item.name in image.environment and not image.is_in_doubt(item.name)
@@ -331,5 +331,5 @@ def _variables(image: Image, contents: Inventory, site: Site | None) -> tuple[li
 def _refuse_evaluated(item: JobVariable) -> None:
     for written in (item.value, item.folder or ""):
         if UNSAFE.search(without_names(written)):
-            hint = "plain text, and $NAME for what each rank has: mend the site file"
-            raise FailedError("holds a character that shells evaluate", where=f"{item.name}={written}", hint=hint)
+            hint = "correct the site file: only plain text, and $NAME for values of each rank"
+            raise FailedError("contains a character that shells evaluate", where=f"{item.name}={written}", hint=hint)

@@ -66,9 +66,7 @@ def _settings(module: ImageModule) -> Iterator[str]:
         yield f"put {engine}ENV_{item.name} {_word(item.value)}"
     if module.python is not None and module.python.folder:
         whose = f"the environment {module.venv}" if module.venv else "the image"
-        yield from _reasons(
-            f"{whose} has its Python there, and the image's own PATH does not lead to it: {module.python.path}"
-        )
+        yield from _reasons(f"{whose} has its Python there, which is not on the image's own PATH: {module.python.path}")
         yield f"prepend-path {engine}ENV_PREPEND_PATH {_word(module.python.folder)}"
     for variable in module.by_module:
         yield from _reasons(variable.reason)
@@ -94,10 +92,10 @@ def _usage(module: ImageModule) -> Iterator[str]:
     yield f"Commands of the image: {', '.join(module.commands) or 'none that lumiimg knows'}"
     yield "Any other: singularity exec $SIF COMMAND"
     if module.venv:
-        yield f"Packages of your own are those of {module.venv}; for others: lumiimg venv, then the module again"
+        yield f"Your own packages are in {module.venv}; for others: lumiimg venv, then make the module again"
     elif any(program.name.startswith("pip") for program in module.programs):
         command = shlex.join(["lumiimg", "venv", str(module.image), "NAME", "-o", "env.sqsh"])
-        yield f"Packages of your own: {command}, then the module again with --venv env.sqsh"
+        yield f"For your own packages: {command}, then make the module again with --venv env.sqsh"
     if module.boundary:
         yield "Which network does a job use? NCCL_DEBUG=INFO, then: lumiimg log slurm-JOB.out"
 
@@ -105,7 +103,7 @@ def _usage(module: ImageModule) -> Iterator[str]:
 def _missing_hint(module: ImageModule) -> str:
     """Return a hint for a missing host file: what it means, and what to do."""
     since = f"it was on {module.taken}, " if module.taken else ""
-    return f"{since}so the fast network may be lost; a new snapshot (lumiimg host scan), then the module again"
+    return f"{since}so the fast network may be lost; take a new snapshot (lumiimg host scan) and make the module again"
 
 
 def _text(text: str) -> str:
@@ -168,10 +166,10 @@ def _outside(module: ImageModule) -> Iterator[str]:
         yield f"[ -e {shlex.quote(str(module.venv))} ] || fail {shlex.quote(f'{module.venv} is missing')}"
     yield from exports(module.engine, module.binds, module.container_variables)
     if module.python is not None and module.python.folder is not None:
-        yield "# the image's own PATH does not lead there"
+        yield "# this is not on the image's own PATH"
         yield f"prepend {shlex.quote(module.python.folder)}"
     if any("USER" in item.names for item in module.variables):
-        yield "# folders are named by it, and a step with few variables (srun --export=NONE) has none"
+        yield "# folder names contain it, and a step with few variables (srun --export=NONE) lacks it"
         yield '[ -n "${USER-}" ] || USER=$(id -un)'
     caches, of_job = module.caches, list[str]()
     for item in (*module.by_module, *module.by_wrappers):
@@ -180,7 +178,7 @@ def _outside(module: ImageModule) -> Iterator[str]:
         else:
             yield from _set(item, item.value)
     if caches is not None:
-        yield "# caches, on the node, in a job: a folder of its own; where somebody else has made it, a new one"
+        yield "# caches on the node, in a job: its own folder, or a new one if somebody else made that"
         yield f'if [ -n "${{{caches.rpartition("$")[2]}-}}" ]; then'
         yield f'    caches="{if_set(caches)}"'
         yield '    mkdir -m 700 "$caches" 2>/dev/null'

@@ -118,9 +118,9 @@ def read_report(path: Path) -> NodesReport:
     report = decode(data, NodesReport, where=where, hint=hint)
     names = Counter([*report.silent_nodes, *(node for group in report.groups for node in group.nodes)])
     if twice := next((name for name, number in names.items() if number > 1), None):
-        raise DecodeError(f"has two answers of {twice}", where=where)
+        raise DecodeError(f"has two answers from {twice}", where=where)
     if len(report.groups) > _GROUPS + 2 * len(Answer):
-        raise DecodeError("has more groups than a report has", where=where)
+        raise DecodeError("has more groups than a report can have", where=where)
     return report
 
 

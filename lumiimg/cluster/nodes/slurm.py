@@ -230,7 +230,7 @@ def is_job_number(line: str) -> bool:
 def _said(done: Completed) -> str:
     """Return the error message of a Slurm command, without the command's name before each line."""
     lines = [re.sub(r"^\w+: (error: )?", "", line) for line in done.output.splitlines() if line.strip()]
-    return one_line("; ".join(dict.fromkeys(lines))[:500]) or "it says nothing"
+    return one_line("; ".join(dict.fromkeys(lines))[:500]) or "it printed nothing"
 
 
 def slurm_program(name: str, environment: Mapping[str, str]) -> str:

@@ -94,7 +94,7 @@ class TrialFolder:
         minutes = min(math.floor(min(plan.node_minutes - spent, usual) / plan.nodes), _LONGEST_MINUTES)
         if minutes < _LEAST_MINUTES:
             hint = "the results so far: `lumiimg trial report FOLDER`; a new trial has its own time"
-            raise FailedError(f"{spent:.0f} of {plan.node_minutes} node minutes are taken", hint=hint)
+            raise FailedError(f"{spent:.0f} of {plan.node_minutes} node minutes are used", hint=hint)
         place = self.path.absolute()
         command = shlex.join(map(str, [*own_command(), "trial", "run", place]))
         words = {"nodes": plan.nodes, "minutes": minutes, "folder": shlex.quote(str(place)), "command": command}

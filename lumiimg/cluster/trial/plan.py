@@ -255,7 +255,7 @@ def _add_probes(rows: Rows, report: CheckReport, root: RootFileSystem) -> None:
         also = (root.resolve_where_possible(value),) if value is not None and value.startswith("/") else ()
         rows.claim(key, about, value, "path", also=also)
     rows.claim("maps", "libraries in the process that a job starts", AS_FILES, "maps")
-    assumed = Source("nodes of one site are taken to be alike")
+    assumed = Source("nodes of one site are assumed to be alike")
     rows.claim("alike", "what is loaded on the nodes", ALIKE, "alike", assumed)
 
 

@@ -242,7 +242,7 @@ def _speed(report: NodesReport, ran: CollectiveOutcome, claim: Claim) -> Measure
     if best is None:
         return Measured(None, _broken(report) or _NO_RESULT)
     if claim.ranks not in {None, ran.ranks}:
-        return Measured(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least is of {claim.ranks}")
+        return Measured(None, f"{best:.4g} GB/s with {count(ran.ranks, 'rank')}: the least value is for {claim.ranks}")
     return Measured(f"{best:.4g} GB/s", number=best)
 
 
@@ -306,4 +306,4 @@ _READERS: Mapping[Reads, Callable[[TrialResults, Claim], Measured]] = {
 def notes(results: TrialResults) -> list[str]:
     """Return notes for the reader: network variables that were not set by the trial."""
     names = sorted({name for node in results.nodes for name in node.preset_variables})
-    return [f"the job had {', '.join(names)} from elsewhere: the network results include their effect"] if names else []
+    return [f"the job already had {', '.join(names)} set: the network results include their effect"] if names else []

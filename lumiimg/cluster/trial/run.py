@@ -111,7 +111,7 @@ class _JobSteps:
             try:
                 ending, *said = self._come_to(step, min(step.limit * 60.0, left_s))
             except BaseException:  # a signal: the job was cancelled or reached its time limit
-                keep(Ending.PENDING, "the job was stopped in it")
+                keep(Ending.PENDING, "the job was stopped during it")
                 raise
             keep(ending, *said, tries=tries + (said == [_SILENT]))
 
