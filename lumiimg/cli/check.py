@@ -53,7 +53,7 @@ def _checker(arguments: argparse.Namespace, inputs: Inputs) -> Callable[[Path], 
         raise BadInputError("is for the job that --nodes submits", where="--sbatch", hint="add --nodes N")
     level = Level(arguments.level) if arguments.level else None
     if arguments.simulate_gpu and level is Level.STATIC:
-        raise BadInputError("--simulate-gpu runs programs, and --level static runs none", hint="leave one of them out")
+        raise BadInputError("--simulate-gpu runs programs, but --level static runs none", hint="use only one of them")
 
     def check(image: Path) -> CheckReport:
         with inputs.open(image, arguments) as context:

@@ -14,7 +14,7 @@ from lumiimg.report.views.ldd import ldd_document
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.all == bool(arguments.paths):
-        what = "both --all and files" if arguments.all else "no file to look at"
+        what = "both --all and files" if arguments.all else "no file is named"
         raise BadInputError(what, where="ldd", hint="name files of the image, or add --all")
     if not arguments.cwd.startswith("/"):
         raise BadInputError("not an absolute path", where=f"--cwd {arguments.cwd}")

@@ -51,5 +51,5 @@ def _before(arguments: argparse.Namespace, *, must: bool) -> LockFile | None:
     except LumiimgError as error:
         if must:
             raise
-        write_note(f"the entries of {arguments.output} are not used: {error}")
+        write_note(f"the entries of {arguments.output} are ignored: {error}")
         return None

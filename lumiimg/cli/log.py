@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
             if len(jobs := jobs_of(files)) > 1:
                 return _several(jobs, arguments, output, site)
             if not jobs[0].number and names_differ(arguments.paths):
-                write_note("read as one job, as nothing in these files says otherwise; if they are several, name each")
+                write_note("read as one job, as nothing in these files says otherwise; if there are several, name each")
         report = _read(files, quiet=arguments.quiet)
     _refuse_other_files(arguments.paths, report)
     answer = answer_of_log(report, site, _names(arguments) | _names_of_log(arguments.paths))
@@ -94,7 +94,7 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
         if address_of(image) or os.path.lexists(image):
             names["image"] = names["base"] = shlex.quote(image)
         else:
-            write_note(f"{image} is not here: replace image.sif below by its path")
+            write_note(f"{image} does not exist here: replace image.sif below with its path")
     if arguments.site:
         names["site"] = shlex.quote(arguments.site)
     return names
@@ -115,7 +115,7 @@ def _refuse_other_files(names: list[str], report: LogReport) -> None:
     found = report.ranks or report.progress or report.measurements or any(cause.evidence for cause in report.causes)
     if not found and all(map(is_named_as_data, names)):
         raise BadInputError(
-            "holds nothing of a job, nor of a dump that is known",
+            "contains no output of a job, and is not a known dump",
             where=names[0],
             hint="lumiimg log reads the output of a job, such as slurm-123.out",
         )
@@ -138,7 +138,7 @@ def _follow(names: list[str]) -> LogReport:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
     if len(jobs := jobs_of(names)) > 1:
         last = shell_join(map(as_operand, jobs[-1].files[:_MOST_NAMED]))
-        what = f"follows one job, and these are files of {len(jobs)}"
+        what = f"follows one job, but these are files of {len(jobs)}"
         raise BadInputError(what, where="--follow", hint=f"lumiimg log --follow {last}")
     if waiting := [name for name in names if not Path(name).exists()]:
         write_note(f"waiting for {', '.join(waiting)}")

@@ -67,7 +67,7 @@ def _is_image(name: str) -> bool:
 def _gpu_code(arguments: argparse.Namespace, output: Output) -> int:
     site = find_site(arguments.site, os.environ) if arguments.site else None
     if site and not site.arch:
-        raise BadInputError("has no AMD GPU that is known here", where=f"--site {arguments.site}")
+        raise BadInputError("has no known AMD GPU", where=f"--site {arguments.site}")
     gpu = node_gpu(site.arch) if site and site.arch else None
     with open_image(image_here(arguments.name, arguments)[0], user_cache) as image:
         found = ImageGpuCode(arguments.name, gpu, Inventory(image).gpu_code.with_fit(gpu))

@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"(docker|oras|library|shub|https?):/(?!/)(.+)")
 """An address that became a path, with one slash instead of two."""
 _TRANSPORT = re.compile(r"(?:docker-daemon|docker-archive|oci-archive|oci):.+")
 """An address prefixed with a transport, in the syntax of engines and skopeo."""
-_TAKE_ADDRESSES = "check, explain, show, adapt and --base alone take docker:// and docker-daemon:"
+_TAKE_ADDRESSES = "only check, explain, show, adapt and --base accept docker:// and docker-daemon:"
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
 _NUMBER = re.compile(r"\d+")
 _MOST_NAMES = 4096

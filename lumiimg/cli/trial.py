@@ -64,8 +64,8 @@ def _plan(folder: TrialFolder, arguments: argparse.Namespace) -> TrialPlan:
         )
         folder.make(plan)
     elif given := next((name for name, value in new.items() if value), None):
-        hint = "leave it out to go on with that, or name a new folder"
-        raise BadInputError("has the plan of a trial already", where=f"{folder.path}, {given}", hint=hint)
+        hint = "leave it out to continue that trial, or name a new folder"
+        raise BadInputError("already has the plan of a trial", where=f"{folder.path}, {given}", hint=hint)
     return folder.plan()
 
 

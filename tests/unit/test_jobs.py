@@ -353,7 +353,7 @@ def test_a_script_that_is_not_submitted_or_in_a_heterogeneous_job_says_so(image:
         ["bash"], input=job(image), env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert "this is a job script: sbatch takes it" in done.stderr
+    assert "this is a job script: submit it with sbatch" in done.stderr
     script = Run(job(image), tmp_path, SLURM_HET_SIZE="2", SLURM_JOB_ID_HET_GROUP_0="123456")
     assert (script.code, script.out) == (2, "")
     assert "submit this script without other parts (hetjob" in script.err

@@ -112,7 +112,7 @@ def test_all_takes_every_program_and_library_once(root: Path, capsys: Capture) -
 
 def test_wrong_usage_is_one_line_and_exit_2(root: Path, capsys: Capture) -> None:
     for argv, words in (
-        ([], "no file to look at"),
+        ([], "no file is named"),
         (["/app/prog", "--all"], "both --all and files"),
         (["/app/none"], "cannot be looked up in the image"),
         (["/app/prog", "--bind", "/no/such/file"], "/no/such/file cannot be bound"),

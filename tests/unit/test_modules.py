@@ -362,7 +362,7 @@ def test_a_wrapper_says_what_is_missing(tmp_path: Path, image: Path, engine: Pat
     missing = "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1 is not on this node: it was on 20"
     assert missing in failing(with_host / "torchrun")
     image.rename(tmp_path / "elsewhere")
-    assert f"the image has gone: {image}" in failing(bin_ / "vllm")
+    assert f"the image is missing: {image}" in failing(bin_ / "vllm")
 
 
 PIP = {

@@ -521,7 +521,7 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "old").mkdir()
     trial(tmp_path / "old")
     assert main(["trial", "run", str(tmp_path / "old/trial"), image]) == ExitCode.BAD_INPUT
-    assert "has the plan of a trial already" in capsys.readouterr().err
+    assert "already has the plan of a trial" in capsys.readouterr().err
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(0, 40), st.booleans()), max_size=8), st.integers(10, 400))

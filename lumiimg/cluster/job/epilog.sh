@@ -1,2 +1,2 @@
-#? What the job has in /tmp goes with it, on every node, whatever ends its task there (srun --task-epilog)
+#? Removes the job's files in /tmp on every node, however its task there ends (srun --task-epilog)
 printf '#!/bin/sh\nrm -rf@NAMES@\n' @FOLDERS@ | install /dev/stdin "$LUMIIMG_JOB/epilog.sh"

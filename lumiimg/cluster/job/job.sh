@@ -6,16 +6,15 @@
 set -euo pipefail
 @START@
 @ROBUST@
-#? Engines take these signs in a path that is bound for their own
+#? Engines interpret these characters in the path of a bind
 case $PWD in *[:,\\]*) echo "no engine binds a folder with ':', ',' or a backslash, submit from another: $PWD" >&2; exit 2 ;; esac
-#? The folder of this job: what it logs of its network, and the files below, which are run. mkdir takes none that
-#? somebody else has made, and nobody else may write to it from its first moment; a job that is started again gets a
-#? new one
+#? The folder of this job: its network logs, and the files below, which are run. mkdir fails if somebody else has made
+#? the folder, and nobody else can ever write to it; a job that is started again gets a new folder
 export LUMIIMG_JOB="$PWD/lumiimg-@NUMBER@"
 if [ -e "$LUMIIMG_JOB" ]; then LUMIIMG_JOB+="-$(date +%s)"; fi
 (umask go-w; mkdir "$LUMIIMG_JOB" "$LUMIIMG_JOB/nccl")
-#? Which network carried the traffic; the exit code of the job stays that of the step. All nodes wait for it: so of logs
-#? that take long, as of more than 4,096 ranks, only the command is printed
+#? Reports which network carried the traffic; the exit code of the job stays that of the step. All nodes wait for this,
+#? so if reading the logs would take long, as for more than 4,096 ranks, only the command is printed
 trap @END@ EXIT
 @VARIABLES@
 

@@ -1,3 +1,3 @@
-#? In the container, each task: its numbers, its variables, then the program
+#? In the container, once per task: its numbers, its variables, then the program
 @SETTINGS@
 exec "$@"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Starts a program in the container: what the scripts in bin/ call.
+# Starts a program in the container; called by the scripts in bin/.
 @ORIGIN@
 #
 # usage: enter NAME pip|program PATH [ARGUMENT...]
@@ -18,10 +18,10 @@ fail() {
 
 enter=()
 if [ -d /.singularity.d ]; then
-    # in a container already: the program itself, no container in the container
+    # already in a container: run the program itself, without a nested container
     [ -x "$program" ] || fail "this container has no $program; call the wrapper outside of it" 126
 else
-    [ -e "$image" ] || fail "the image has gone: $image (moved or removed? lumiimg module makes the module again)"
+    [ -e "$image" ] || fail "the image is missing: $image (moved or removed? lumiimg module makes the module again)"
     engine=$(command -v @FIRST@ || command -v @SECOND@) || fail "neither singularity nor apptainer is on PATH here"
 @OUTSIDE@
 fi

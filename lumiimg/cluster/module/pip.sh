@@ -1,5 +1,5 @@
 
-# -- pip: the image is read-only, and packages in ~/.local would be seen by every other image, too --
+# -- pip: the image is read-only, and packages in ~/.local would be visible in every other image, too --
 if [ "$kind" = pip ]; then
     changes='' before='' packages=()
     for word; do
