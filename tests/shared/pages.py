@@ -98,7 +98,7 @@ OTHER = (
         "provider.other",
         Severity.PROBLEM,
         Level.PROBE,
-        "the plugin works, but selected the provider tcp, which is TCP and not Slingshot",
+        "the plugin was initialized, but selected the provider tcp, which is TCP and not Slingshot",
         evidence=("NET/OFI Selected provider is tcp, fabric is 10.0.0.0/8 (found 2 nics)",),
         remedy=(Remedy("take the node out of the job, and tell the site's staff: --exclude=NODE"),),
     ),
