@@ -1,6 +1,6 @@
-"""The files of a base: from Debian's archive, a registry, or an image that is here; by lumiimg, else by the engine.
+"""Make the files of a base from Debian's archive, a registry or a local image: by lumiimg, else by the engine.
 
-The script of a base that lumiimg makes runs over them as a layer's does.
+Where lumiimg makes the files, the script of the base runs over them like that of a layer.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from lumiimg.fetch.store import Store
 
 _OF_WGET = "timeout = 300\ntries = 3\n"
-"""How long debootstrap's wget waits for a server that does not answer: else for hours. Source: wget(1), wgetrc."""
+"""Limits for debootstrap's wget, which otherwise waits for hours for a silent server. Source: wget(1), wgetrc."""
 _EXCLUDED = "openssl,udev,debconf-i18n,e2fsprogs"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _IN_CONTAINER = {"container": "lxc", "DEBIAN_FRONTEND": "noninteractive"}
-"""debootstrap makes no devices in such a container, which nobody may in a namespace of users. Source: its functions,
+"""In such a container debootstrap creates no devices, which nobody may do in a user namespace. Source: its functions,
 setup_devices and detect_container."""
 _OF_THIS_MACHINE = ("resolv.conf", "hostname")
 """Files of this machine's /etc that debootstrap copies into the base. Source: its functions, setup_etc."""
 
 
 def make_base(step: LayerBuild, target: Path, store: Store) -> None:
-    """Make the files of a base, or all of it by the engine where that has to, as a SIF with our own file system.
+    """Make the files of a base, or the whole base by the engine where it has to, as a SIF with our own file system.
 
-    Raises FailedError where that fails, MissingHereError where this machine lacks what it takes.
+    Raises FailedError if that fails, MissingHereError if this machine lacks something that it needs.
     """
     root = step.folder / "root"
     if step.machine.builds_base(step.definition.sections.header.agent):
@@ -61,7 +61,7 @@ def write_base(step: LayerBuild, root: Path, target: Path) -> None:
 
 
 def write_files(step: LayerBuild, root: Path, store: Store) -> None:
-    """Write the files of a base into a new folder, as they are before its script."""
+    """Write the files of a base, as they are before its script runs, into a new folder."""
     header = step.definition.sections.header
     image = step.folder / "image"
     match header.agent:
@@ -86,9 +86,9 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
 
 
 def build_by_engine(step: LayerBuild, target: Path) -> None:
-    """Have the engine build the definition itself, as a folder. Raises FailedError if a script fails.
+    """Have the engine itself build the definition into a folder. Raises FailedError if a script fails.
 
-    It gets the user's logins for registries with TLS alone.
+    It gets the user's registry logins only for registries with TLS.
     """
     header, plain_http = step.definition.sections.header, step.definition.plain_http
     if header.agent == "localimage":
@@ -102,7 +102,7 @@ def build_by_engine(step: LayerBuild, target: Path) -> None:
 
 
 def _debootstrap(step: LayerBuild, root: Path) -> list[str | Path]:
-    """Return the command by which debootstrap makes such a base, as an engine calls it.
+    """Return the debootstrap command that makes this base, with the same options as an engine.
 
     Raises MissingHereError. Source: apptainer 1.4.5, internal/pkg/build/sources/conveyorPacker_debootstrap.go.
     """
@@ -116,7 +116,7 @@ def _debootstrap(step: LayerBuild, root: Path) -> list[str | Path]:
 
 
 def run_as_root(step: LayerBuild, argv: list[str | Path]) -> None:
-    """Run a program as root with mounts of its own and without the user's logins. Raises FailedError."""
+    """Run a program as root with its own mounts and without the user's logins. Raises FailedError."""
     limits = step.scratch / "wgetrc"
     limits.write_text(_OF_WGET, encoding="ascii")
     env = {**engines.without_logins(step.environment, step.scratch), **_IN_CONTAINER, "WGETRC": str(limits)}

@@ -1,6 +1,6 @@
-"""What this machine lets a build do, found by trying it: flags of the kernel and names of programs promise too much.
+"""Find out by trial what this machine lets a build do: kernel flags and program names promise too much.
 
-Nothing is tried before it is asked for, so a build that finds everything done tries almost nothing. Nothing is kept.
+Each trial runs only when its result is needed, so a fully cached build tries almost nothing. Results are not stored.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 Way = Literal["overlay", "sandbox"]
 STRATEGIES: tuple[Way, ...] = get_args(Way)
-"""The quickest first."""
+"""The fastest first."""
 CONTAINER = "a container"
 OWN_MOUNTS = "--mounts"
-"""Of the program `root`: mounts, and programs that serve them, end with the command."""
+"""Option of the program `root`: mounts, and the programs that serve them, end with the command."""
 GET_MKSQUASHFS = "install squashfs-tools, or load the site's module for it"
 _UNPACKED = ("docker", "localimage")
 _OWN_AGENTS = ("debootstrap", *_UNPACKED)
@@ -53,35 +53,35 @@ _EXITS = {
         ("aarch64", "b7", "a80b80d2 000080d2 010000d4"),
     )
 }
-"""A program for each processor that needs no library: a header, one segment (elf(5)), and exit(0) (syscall(2))."""
+"""By processor, a program that needs no library: a header, one segment (elf(5)), and exit(0) (syscall(2))."""
 _PLACES = ("bin", "dev", "proc", "sys", "tmp", "etc", "root", "var/tmp")
 
 
 @dataclass(frozen=True, slots=True)
 class CapabilityTrial:
-    """One thing that was tried."""
+    """One capability that was tried."""
 
     name: str
-    """What."""
+    """The capability."""
     works: bool
     """Whether it works."""
     said: str
     """A version, or why it cannot be used."""
     is_sure: bool = True
-    """Whether it was tried to the end: not where time or room ran out."""
+    """Whether the trial reached a verdict; false where, for example, time or disk space ran out."""
     remedy: str = ""
-    """What to do where it does not work and builds want it."""
+    """What to do if it does not work and builds require it."""
 
     @property
     def severity(self) -> Severity:
-        """How it bears on builds, which can do without some."""
+        """Its effect on builds, which do not need every capability."""
         if self.works:
             return Severity.OK
         return Severity.PROBLEM if self.remedy else Severity.UNKNOWN
 
     @property
     def may_work(self) -> bool:
-        """Whether it works, or nobody knows why it failed, or the reason may pass."""
+        """Whether it works, or it failed for an unknown reason or one that may pass."""
         return self.works or not self.is_sure
 
 
@@ -90,21 +90,21 @@ class ContainerTrial:
     """How an engine starts containers here."""
 
     engine: Engine
-    """Without `--fakeroot` where it was seen to start containers only so."""
+    """Without `--fakeroot` where it was seen to start containers only that way."""
     trial: CapabilityTrial
     has_pid_namespace: bool = True
-    """False where it was seen to start none that has a /proc of its own."""
+    """False if it was seen to start no container with its own /proc."""
 
 
 class BuildHost:
-    """This machine, as builds see it. Each property is found by a trial of some tenths of a second, and only once."""
+    """This machine, as builds see it. Each property is found once, by a trial that takes some tenths of a second."""
 
     def __init__(
         self, engines: Sequence[Engine], environment: Mapping[str, str], sources: Sources | None = None
     ) -> None:
-        """Take the engines that a build may choose from, the best first, and the environment of what is tried.
+        """Store the engines that a build may choose from, the best first, and the environment for trials.
 
-        `sources`: where a proot is fetched, where it takes one; None: nowhere.
+        `sources`: where to fetch proot from if it is needed; None: it is not fetched.
         """
         self.engines = tuple(engines)
         self.environment = clean_environment(environment)
@@ -112,61 +112,61 @@ class BuildHost:
         self._containers: dict[Engine, ContainerTrial] = {}
 
     def program(self, name: str) -> Path | None:
-        """Return a program of this machine; None where there is none."""
+        """Return the path of a program on this machine; None if there is none."""
         return program_of(name, self.environment.get("PATH"))
 
     def container_by(self, engine: Engine) -> ContainerTrial:
-        """Return how an engine starts containers."""
+        """Return how an engine starts containers here."""
         if engine not in self._containers:
             self._containers[engine] = _try_container(engine, self.environment)
         return self._containers[engine]
 
     @cached_property
     def container(self) -> ContainerTrial:
-        """By the first engine that was seen to start one; by the first of all where none was.
+        """The trial of the first engine that was seen to start a container; of the first engine if none was.
 
-        Unlike a check, whose evidence is what the engine of jobs does, a build may take any: the image is the same.
+        A check needs evidence from the engine that jobs use, but a build may use any engine: the image is the same.
         """
         tried = map(self.container_by, self.engines)
         return next((one for one in tried if one.trial.works), self.container_by(self.engines[0]))
 
     @property
     def engine(self) -> Engine:
-        """The engine that builds take."""
+        """The engine that builds use."""
         return self.container.engine
 
     @property
     def kind(self) -> EngineKind:
-        """Its kind, where images show it: what Apptainer writes, lumiimg writes to the byte.
+        """The engine's kind as images reflect it: lumiimg writes the same bytes as Apptainer.
 
-        No container is started where all engines are alike.
+        No container is started if all engines are of one such kind.
         """
         kinds = {_as_seen(engine.kind) for engine in self.engines}
         return kinds.pop() if len(kinds) == 1 else _as_seen(self.engine.kind)
 
     @cached_property
     def ids(self) -> CapabilityTrial:
-        """Whether a build can be root, so that files keep their owners: as root, or in a namespace with many ids."""
+        """Whether a build can be root, which preserves file owners: as root, or in a namespace with many ids."""
         done = run([*namespaces.PROGRAM, "root", "true"], env=self.environment, timeout_s=_TRIAL_S)
         return _of_run("user namespace with the user's ids", done)
 
     @property
     def has_subids(self) -> bool:
-        """The same."""
+        """Whether `ids` works."""
         return self.ids.works
 
     @property
     def is_root(self) -> bool:
-        """Whether a build can be root here in any way, as debootstrap wants it."""
+        """Whether a build can be root here in any way, which debootstrap requires."""
         return os.geteuid() == 0 or self.has_subids
 
     def can_bootstrap(self, agent: str) -> bool:
-        """Whether a base can come by such an agent here: debootstrap wants to be root."""
+        """Return whether this bootstrap agent can make a base here: debootstrap requires root."""
         return agent != "debootstrap" or self.is_root
 
     @cached_property
     def overlay(self) -> CapabilityTrial:
-        """Whether the kernel mounts an overlay there, and a container starts on it, as layers are built."""
+        """Whether a container starts on an overlay that the kernel mounts in that namespace, as layers are built."""
         name = "a container on an overlay in it"
         if self.has_subids and platform.machine() in _EXITS:
             try:
@@ -183,22 +183,22 @@ class BuildHost:
 
     @cached_property
     def mksquashfs(self) -> Path:
-        """The program that packs layers. Raises MissingHereError where there is none."""
+        """The program that packs layers. Raises MissingHereError if there is none."""
         return mksquashfs_at(self.environment.get("PATH"))
 
     @cached_property
     def mksquashfs_version(self) -> str:
-        """As mksquashfs says itself; nothing where there is none."""
+        """The version that mksquashfs prints; empty if there is no mksquashfs."""
         return _version(self.program("mksquashfs"), self.environment)
 
     @cached_property
     def proot(self) -> Proot:
-        """The proot that makes a script root; only where the kernel gives no ids is it sought beyond PATH."""
+        """The proot that makes a script root; sought beyond PATH only if the kernel provides no ids."""
         return find_proot(self.environment, None if self.has_subids else self._sources)
 
     @cached_property
     def trials(self) -> tuple[CapabilityTrial, ...]:
-        """Everything that builds may need, tried."""
+        """Trials of everything that builds may need."""
         packs, serves = self.mksquashfs_version, _version(self.program("squashfuse_ll"), self.environment)
         programs = [
             CapabilityTrial("mksquashfs", bool(packs), packs or "not on PATH", remedy="" if packs else GET_MKSQUASHFS),
@@ -210,7 +210,7 @@ class BuildHost:
         return (self.container.trial, self.ids, self.overlay, self.fuse, *programs)
 
     def obstacles(self, way: Way) -> list[str]:
-        """Return why a way to build does not work here."""
+        """Return the reasons why a way to build does not work here."""
         wanted: dict[str, object] = {
             "no container starts here": self.container.trial.may_work,
             "no mksquashfs": self.mksquashfs_version,
@@ -226,7 +226,7 @@ class BuildHost:
 
     @property
     def builds(self) -> bool | None:
-        """Whether images can be built; None where that is not known."""
+        """Whether images can be built; None if that is not known."""
         if all(map(self.obstacles, STRATEGIES)):
             return False
         return True if self.container.trial.works else None
@@ -234,7 +234,7 @@ class BuildHost:
     def choose_strategy(self, asked: Way | None) -> tuple[Way, str]:
         """Return how layers are built here, and why.
 
-        Raises MissingHereError for a way that is asked for and not to be had, and where no script can be run at all.
+        Raises MissingHereError if the requested way is not available, or if no script can be run at all.
         """
         container = self.container.trial
         if not container.may_work:
@@ -250,9 +250,9 @@ class BuildHost:
         return way, f"overlay: {overlay_obstacles}" if overlay_obstacles else "the fastest"
 
     def builds_base(self, agent: str) -> bool:
-        """Whether lumiimg itself makes bases by such an agent here; else the engine does.
+        """Return whether lumiimg itself makes bases by this agent here; else the engine does.
 
-        Without ids it unpacks images, and proot runs the script; debootstrap asks for more than proot does.
+        Without ids it unpacks images, and proot runs the script; debootstrap requires more than proot provides.
         """
         if agent in _OWN_AGENTS and (self.has_subids or (agent in _UNPACKED and self.proot.program is not None)):
             return True
@@ -260,14 +260,14 @@ class BuildHost:
         return kernels in (engine.kind for engine in self.engines) and self.engine.kind is kernels
 
     def as_root(self, argv: Sequence[str | Path], *, mount: bool = False) -> list[str | Path]:
-        """Return `argv` to be run as root of a user namespace, where there is one; `mount`: with mounts of its own."""
+        """Return the command that runs `argv` as root of a user namespace if possible; `mount`: with its own mounts."""
         own = [OWN_MOUNTS] if mount and self.has_subids else []
         has_to = own or (self.has_subids and os.geteuid() != 0)
         return [*namespaces.PROGRAM, "root", *own, *argv] if has_to else list(argv)
 
 
 def host_for_builds(environment: Mapping[str, str], sources: Sources | None = None) -> BuildHost:
-    """Return this machine with the engines that builds choose from. Raises MissingHereError where there is none."""
+    """Return this machine with the engines that builds choose from. Raises MissingHereError if there are none."""
     return BuildHost(tuple(available_engines(environment)), environment, sources)
 
 
@@ -277,7 +277,7 @@ def program_of(name: str, path: str | None) -> Path | None:
 
 
 def mksquashfs_at(path: str | None, hint: str = GET_MKSQUASHFS) -> Path:
-    """Return the program that packs squashfs files. Raises MissingHereError where there is none."""
+    """Return the program that packs squashfs files. Raises MissingHereError if there is none."""
     if (program := program_of("mksquashfs", path)) is None:
         raise MissingHereError("mksquashfs is not on PATH", hint=hint)
     return program
@@ -288,10 +288,10 @@ def _as_seen(kind: EngineKind) -> EngineKind:
 
 
 def _version(program: Path | None, environment: Mapping[str, str]) -> str:
-    """Return what a program says itself, else its path; nothing where there is none."""
+    """Return the version that a program prints, else its path; empty if there is no program."""
     if program is None:
         return ""
-    # squashfuse says its version only with the usage of a wrong call
+    # squashfuse prints its version only in the usage message of a wrong call
     output = run([program, "-version"], env=dict(environment), timeout_s=_TRIAL_S).output
     found = re.search(r"\d+\.\d+(\.\d+)?", output.partition("\n")[0])
     return found[0] if found else f"{program}"
@@ -320,7 +320,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
         return ContainerTrial(engine, _of_failure(last))
     has_pid_namespace = "--pid" in last.argv
     if "--fakeroot" in first.argv and "--fakeroot" not in last.argv:
-        is_sure = known is not None and known.id not in _PASSING  # layers that install packages do without, by proot
+        is_sure = known is not None and known.id not in _PASSING  # layers that install packages use proot instead
         trial = CapabilityTrial(CONTAINER, works=is_sure, said=f"only without --fakeroot: {why}", is_sure=is_sure)
         return ContainerTrial(engine.without_fakeroot, trial, has_pid_namespace)
     said = f"processes that a script leaves running cannot be stopped: {why}"
@@ -328,11 +328,11 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
 
 
 def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: Path) -> list[Completed]:
-    """Start a container as builds do, and where that fails, without `--fakeroot`, then with this machine's /proc."""
+    """Start a container as builds do; if that fails, without `--fakeroot`, then with this machine's /proc."""
     root = _write_root(scratch / "root")
     done: list[Completed] = []
     for own, way in product((True, False), dict.fromkeys((engine, engine.without_fakeroot))):
-        # in a container, /proc may not be mounted again
+        # inside a container, mounting /proc again may be forbidden
         words = engines.script_words(way, root, ["/bin/sh"], has_pid_namespace=own)
         done.append(run(words, env=engines.unpacking_in(scratch, way, environment), timeout_s=_TRIAL_S))
         if done[-1].ok:
@@ -341,7 +341,7 @@ def _start_containers(engine: Engine, environment: Mapping[str, str], scratch: P
 
 
 def _start_on_overlay(environment: Mapping[str, str]) -> Completed:
-    """Start a container as layers are built on overlays, by the kernel. Raises FailedError."""
+    """Start a container through the kernel, as layers are built on overlays. Raises FailedError."""
     with scratch_folder(temporary_folder()) as scratch:
         _write_root(scratch / "root")
         script = (
@@ -356,10 +356,10 @@ def _start_on_overlay(environment: Mapping[str, str]) -> Completed:
 
 
 def _write_root(root: Path) -> Path:
-    """Write an image of one program: who ended with 0 has run it. Return its folder."""
+    """Write an image with one program, and return its folder: exit status 0 proves that the program ran."""
     for name in _PLACES:
         (root / name).mkdir(parents=True)
-    program = root / "bin" / "sh"  # engines run scripts of theirs before the program, and fakeroot(1) is one
+    program = root / "bin" / "sh"  # engines run scripts of their own before the program, and fakeroot(1) is one
     program.write_bytes(_EXITS[platform.machine()])
     program.chmod(0o755)
     return root

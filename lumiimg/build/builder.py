@@ -1,4 +1,4 @@
-"""Definition files to an image: one step a layer, each stored in a cache by its key, joined at the end."""
+"""Build an image from definition files: one step per layer, each cached by its key, all merged at the end."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock
 
 _TAKEN = "taken"
-"""The folder in a build's scratch with other names of what it takes from the cache."""
+"""The scratch subfolder with hard links to the cache entries that the build uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBuild:
-    """An image that is to be built."""
+    """An image to build."""
 
     lock: Lock
-    """What it is built of; the image carries it, and its layers."""
+    """What it is built from; the image includes it and its layers."""
     chain: Sequence[Definition]
     """The base, then a definition for each layer."""
     output: Path
-    """The file, which appears by rename; the log beside it has the engine's output."""
+    """The image file, which appears by rename; the log beside it contains the engine's output."""
     machine: BuildHost
     environment: Mapping[str, str]
     cache: Path
@@ -87,15 +87,15 @@ class ImageBuild:
     on_start: Callable[[str, BuildCost], object]
     """Called with engine, strategy, reason and cost before anything is written."""
     node: Snapshot | None
-    """What the bind manifest of the image is made for."""
+    """The node for which the bind manifest of the image is made."""
     strategy: Way | None = None
-    """The way to build that was asked for."""
+    """The requested way to build."""
     replaces: bool = False
-    """Whether what is at `output` may go, also where it is this image."""
+    """Whether `output` may be replaced, even if it is this image already."""
     keeps_compiled: bool = True
-    """Whether what scripts compile is taken from the cache and put there."""
+    """Whether compiled artifacts of scripts are read from and stored in the cache."""
     fresh: bool = False
-    """Whether the base is built again, and what is above it where it came to something else."""
+    """Whether to rebuild the base, and what is above it if the base has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,46 +105,46 @@ class BuiltImage:
     image: Path
     """The file."""
     key: str
-    """The image's number: of all that it was made from, sha256 in hexadecimal."""
+    """The image's number: SHA-256, in hexadecimal, over everything that it was made from."""
     size_bytes: int
-    """Of the file."""
+    """Size of the file."""
     seconds: float
-    """That it took."""
+    """Duration of the build."""
     reused_steps: int
-    """Of these, taken from the cache."""
+    """Number of steps taken from the cache."""
     steps: int
-    """Of the build."""
+    """Number of steps of the build."""
     way: Way | None = None
-    """Which of the ways to build it was; null where no layer was built."""
+    """The way in which layers were built; null if no layer was built."""
     engine: Engine | None = None
-    """What ran the scripts; null where no layer was built."""
+    """The engine that ran the scripts; null if no layer was built."""
     is_new: bool
     """False: the file was this image already, and nothing was built."""
     stages: tuple[BuildStage, ...] = ()
-    """What it took, part by part."""
+    """Time and size of each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What was built, or built again from an image."""
+    """The result of a build, or of a rebuild from an image."""
 
     built: BuiltImage
     plan: Lock | None = None
-    """What it was built of; null where it was built again: the plan is the one in the image (`lumiimg show`)."""
+    """What it was built from; null for a rebuild, whose plan is in the image (`lumiimg show`)."""
     diff: ImageDiff | None = None
-    """The image that it was built again from; None: the same bytes."""
+    """How a rebuild differs from the original image; None: the same bytes."""
 
     @property
     def differences(self) -> tuple[FileDifference, ...] | None:
-        """In which files it differs; null: the same bytes."""
+        """The files that differ; null: the same bytes."""
         return self.diff.files if self.diff is not None else None
 
 
 def build_image(plan: ImageBuild) -> BuiltImage:
     """Build an image; layers whose result is in the cache are not built again.
 
-    Raises FailedError if a step fails: with the layer, the line at fault, and the log. Nothing is left at the output.
-    MissingHereError if this machine cannot build what the cache does not have.
+    Raises FailedError if a step fails, with the layer, the line at fault, and the log; nothing is left at the output.
+    Raises MissingHereError if this machine cannot build what the cache lacks.
     """
     start, cache, output = time.monotonic(), LayerCache(plan.cache), plan.output
     if others := open_to_others(plan.cache):
@@ -157,7 +157,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     if not there or plan.replaces or plan.fresh:
         if output.exists() and not (there or plan.replaces):
             raise BadInputError("exists already, and is a different image", where=str(output), hint=ANOTHER_NAME)
-        if plan.fresh:  # the base, with its files before its script where these are a step of their own
+        if plan.fresh:  # the base, including the step for its files if that is separate
             for entry in cached_prefix(steps[: len(steps) - len(plan.chain) + 1], cache.find):
                 cache.remove(entry.key)
         _begin(plan, steps, cached_prefix(steps, cache.find))
@@ -177,7 +177,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
 
 
 def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEntry]) -> None:
-    """Raise where a build would fail for want of a container, or of room for what is known of it."""
+    """Raise if no container starts or the known space is not free; else report engine, strategy and cost."""
     way, because = plan.machine.choose_strategy(plan.strategy) if len(there) < len(steps) else (None, "")
     cost = cost_of(
         plan.lock,
@@ -193,7 +193,7 @@ def _begin(plan: ImageBuild, steps: Sequence[BuildStep], there: Sequence[CacheEn
 
 
 def _is_there(output: Path, number: str) -> bool:
-    """Whether a file is the image that would be built: by its number, and with all of its parts."""
+    """Return whether a file is the image that would be built: complete, and with the same number."""
     try:
         return read_sif(output).uuid == sif_uuid(number)
     except ImageError:
@@ -210,10 +210,10 @@ class Work:
         self.plan, self.steps, self.cache = plan, steps, cache
         self.stages: list[BuildStage] = []
         self.way: Way | None = None
-        """By which layers were built; None as long as none was."""
+        """The way in which layers are built; None until one is."""
 
     def run(self, number: str) -> None:
-        """Build what is not there, and write the image."""
+        """Build the missing layers, and write the image."""
         try:
             log = BuildLog(log_path(self.plan.output), known_secrets(self.plan.environment))
         except OSError as error:
@@ -227,7 +227,7 @@ class Work:
 
     @cached_property
     def strategy(self) -> Overlay | Sandbox:
-        """What builds layers, chosen when the first is not in the cache."""
+        """The strategy that builds layers, chosen at the first layer that is not in the cache."""
         self.way, _ = self.plan.machine.choose_strategy(self.plan.strategy)
         return Overlay() if self.way == "overlay" else Sandbox(self.scratch)
 
@@ -235,7 +235,7 @@ class Work:
         """Return the results of all steps, the base first."""
         first = self.plan.chain[0]
         base = content = content_below(first)
-        # a base that is a file is below as it is: nothing of it is unpacked or written again
+        # a base that is a file is used as it is: it is neither unpacked nor rewritten
         found = [first.origin] if content and first.origin is not None else []
         last_s, progress = self.cache.seconds(), self.plan.progress
         self.fetch(self.steps[len(cached_prefix(self.steps, self.cache.find)) :])
@@ -251,7 +251,7 @@ class Work:
             self.done(clock.stage(step.name, entry.size_bytes, reused=is_cached))
             found.append(entry.data)
             content = content_after(content, entry)
-            # of two steps, a base is what both came to
+            # a base of two steps is the result of both
             base = content if number and step.definition.parent is None else base or entry.sha256
         return found
 
@@ -260,7 +260,7 @@ class Work:
         self.plan.progress.step_done(stage)
 
     def fetch(self, steps: Sequence[BuildStep]) -> None:
-        """Name all that will be done, and get the sources of steps that are not here: else an hour may be lost."""
+        """Announce all steps, and fetch missing sources first: a download that fails later could waste an hour."""
         downloads, progress = self.plan.downloads, self.plan.progress
         wanted = [source for step in steps for source in sources_of(step.definition)]
         missing = {source for source in wanted if not downloads.has(source)}
@@ -273,9 +273,9 @@ class Work:
             self.done(clock.stage(DOWNLOADS, got, reused=False))
 
     def take(self, key: CacheKey) -> CacheEntry | None:
-        """Return the intact result of a key, under a name that nobody removes meanwhile.
+        """Return the intact result of a key, under a name that nobody else removes.
 
-        What is damaged is removed. Raises FailedError if it cannot be.
+        A damaged result is removed. Raises FailedError if it cannot be.
         """
         entry = self.cache.find(key)
         if entry is None:
@@ -289,7 +289,7 @@ class Work:
         return None
 
     def build(self, step: BuildStep, key: CacheKey, wheels_key: CacheKey, below: Sequence[Path]) -> CacheEntry:
-        """Build one layer, or the base where nothing is below, and put it into the cache."""
+        """Build one layer, or the base if nothing is below, and store it in the cache."""
         definition, start, strategy = step.definition, time.monotonic(), self.strategy
         layer, names = self.step(definition, step.inputs["environment"]), ", ".join(definition.layers)
         progress = self.plan.progress
@@ -321,20 +321,20 @@ class Work:
         return LayerBuild(plan.machine, environment, definition, folder, self.log, plan.progress.line, exports)
 
     def refuse_changed_base(self) -> None:
-        """Raise FailedError where the base is another now: what was built on it would be stored under its old name."""
+        """Raise FailedError if the base has changed: layers built on it would be stored under its old key."""
         origin = self.plan.chain[0].origin
         if origin and file_stamp(origin) != self.steps[0].inputs["origin"]:
             raise FailedError("was changed while the image was built on it", where=str(origin), hint="build again")
 
     def image(self, layers: Sequence[Path], number: str, permissions: int) -> None:
-        """Merge the layers, and one more that says what is in them, into the image."""
+        """Merge the layers, and a final one that describes them, into the image."""
         plan, clock = self.plan, StageClock()
         plan.progress.step_started(IMAGE)
         base, *above = layers
         if not can_merge([base]):
             base = packed_again(self.step(plan.chain[0], name="base"), base)
         described, header = self.described([base, *above], number)
-        with written_by_rename(plan.output) as partial_image:  # nothing else: a full disk in it is that of the output
+        with written_by_rename(plan.output) as partial_image:  # only this: a full disk here is that of the output
             merge_squashfs([base, *above, described], partial_image, header.size_bytes)
             write_sif(partial_image, header, identity=number)
             open_image(partial_image).close()
@@ -342,7 +342,7 @@ class Work:
         self.done(clock.stage(IMAGE, plan.output.stat().st_size, reused=False))
 
     def described(self, layers: Sequence[Path], number: str) -> tuple[Path, SifHeader]:
-        """Return one more layer, with what engines look for and how the others were built, and what the SIF says."""
+        """Return one more layer, with engines' metadata and how the others were built, and the header of the SIF."""
         plan, chain = self.plan, self.plan.chain
         step = self.step(chain[-1], name="described")
         root, target = step.folder / "root", step.folder / "described.sqfs"
@@ -356,25 +356,25 @@ class Work:
             write_folder(root, carried_files(plan.lock), documents)
             own_chain = chain[1:] if is_by_engine(chain[0], plan.machine) else chain
             write_metadata(root, image.root, own_chain, labels)
-            if image.root.exists(f"/{FOLDER}"):  # of a base that lumiimg has built: its word is hidden
+            if image.root.exists(f"/{FOLDER}"):  # from a base that lumiimg built: this layer hides it
                 step.run_helper("hide", root, Path(FOLDER), *layers)
         step.squash(root, target)
         return target, SifHeader(chain[-1].text, documents)
 
 
 def _require_same_files(step: BuildStep, folder: Path) -> None:
-    """Raise FailedError where a file of a layer was changed since its digest went into the key."""
+    """Raise FailedError if a file of a layer has changed since its digest went into the key."""
     for file in step.definition.files:
-        is_ours = not isinstance(file.origin, LockedSource)  # those were read when they were fetched
+        is_ours = not isinstance(file.origin, LockedSource)  # those were verified when they were fetched
         if is_ours and file_sha256(folder / file.path) != step.inputs["files"][file.path]:
             raise FailedError("was changed while the image was built", where=str(file.origin), hint="build again")
 
 
 def scratch_parent(cache: Path) -> Path:
-    """Return where the engine may unpack: in the cache, unless its path has what Apptainer stumbles over.
+    """Return where the engine may unpack: in the cache, unless its path has characters that break Apptainer.
 
     With a quote, comma, colon, semicolon, ampersand or line break in its temporary folder, Apptainer 1.4.5 fails in
-    `%post` or in its own inspection of the image; with a blank, debootstrap fails to enter its root.
+    `%post` or in its own inspection of the image; with a space, debootstrap fails to enter its root.
     """
     preferred = cache / "work"
     if re.fullmatch(r"[A-Za-z0-9_/.%@=+-]+", str(preferred)):
@@ -384,9 +384,9 @@ def scratch_parent(cache: Path) -> Path:
 
 @contextmanager
 def _open_umask() -> Iterator[int]:
-    """Have folders of an image made so that everybody may enter them, whatever the user's umask; yield that.
+    """Set a umask with which everybody may enter the folders of an image; yield the user's own.
 
-    With 0007, as on LUMI, the root of an image would be closed to all but its builder.
+    With 0007, as on LUMI, only the builder could enter the root of an image.
     """
     mask = os.umask(0o022)
     try:

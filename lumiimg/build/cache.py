@@ -1,13 +1,13 @@
-"""Results of layers, stored by what they were made of.
+"""Cache of layer results, stored by what they were made from.
 
-    layers/<key>/key.json     what the key is made of, for people who ask why it missed
-                 entry.json   size, digest, what it cost
-                 data.sif | data.sqfs | data.tar (what the script of a layer keeps)
-    work/                     where results are written before they are here
+    layers/<key>/key.json     the parts of the key, to explain why a lookup missed
+                 entry.json   size, digest, build time
+                 data.sif | data.sqfs | data.tar (the compile cache of a layer's script)
+    work/                     where results are written before they are stored
 
-A key has the content of what is below. Entries are folders that appear by one rename: a reader sees all of one or
-nothing, also on file systems without locks (NFS, Lustre without flock). What a crash has cut short is found by its
-digest, which is read before an entry is used. Two builds of one layer do its work twice, and one result is stored.
+A key includes the content below the layer. Entries are folders that appear by one rename: a reader sees a whole entry
+or nothing, also on file systems without locks (NFS, Lustre without flock). An entry cut short by a crash is detected by
+its digest, which is checked before use. Two concurrent builds of one layer both do the work; one result is stored.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ from lumiimg.image.oci.layers import UnpackedLayer, unpacked_layers
 FORMAT = 3
 _NAMES = ("data.sif", "data.sqfs", "data.tar")
 _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
-"""What is being removed."""
+"""Folders that are being removed."""
 _FILES = re.compile(r"(key|entry)\.json|data\.(sif|sqfs|tar)|\.\w+\.json\.[0-9a-f]{16}")
-"""What an entry has, and what a killed process may have left in one."""
+"""The files of an entry, and those that a killed process may have left in one."""
 _BY_HAND = "it contains files that lumiimg did not write; check it, and remove it by hand"
 _DOCUMENT_LIMIT_BYTES = 64 << 20
 _LEAST_DIGITS = 6
-"""Of a key."""
+"""Minimum length of an abbreviated key."""
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What the result of a layer depends on."""
+    """Everything that the result of a layer depends on."""
 
     parts: Mapping[str, Any]
 
     @property
     def digest(self) -> str:
-        """The name of its entry."""
+        """The name of the key's entry."""
         return hashlib.sha256(json.dumps(self.parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """One result."""
+    """One cached result."""
 
     key: _Sha256
-    """Of all that it was made from, sha256 in hexadecimal."""
+    """SHA-256, in hexadecimal, over everything that it was made from."""
     data: Path
-    """What the layer changed, as a file."""
+    """The file with the changes that the layer made."""
     sha256: _Sha256
-    """Of its data: what the keys of layers above are made of."""
+    """Digest of the data, which goes into the keys of the layers above."""
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
-    """Of that file."""
+    """Size of the data file."""
     layers: tuple[str, ...]
-    """Of the catalogue, that it holds."""
+    """The catalogue layers that it contains."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]
-    """What it took to build."""
+    """Build time."""
 
     @property
     def made_s(self) -> float:
@@ -81,12 +81,12 @@ class CacheEntry:
 
     @property
     def used_ns(self) -> int:
-        """When a build has found it the last time, in nanoseconds since 1970. Raises OSError."""
+        """When a build last used it, in nanoseconds since 1970. Raises OSError."""
         return self.data.with_name("entry.json").stat().st_mtime_ns
 
     @property
     def is_intact(self) -> bool:
-        """Whether its data is what it was, to the byte; False too where it has just been removed."""
+        """Whether its data is unchanged to the byte; also false if it has just been removed."""
         try:
             return file_sha256(self.data) == self.sha256
         except BadInputError:
@@ -94,34 +94,34 @@ class CacheEntry:
 
 
 class LayerCache:
-    """One cache, which several builds on several machines may use at once."""
+    """A cache that several builds on several machines may use at once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._layers = root / "layers"
 
     def find(self, key: CacheKey) -> CacheEntry | None:
-        """Return the result of a key; None where there is none."""
+        """Return the result of a key; None if there is none."""
         found = self.read(key.digest)
         if found is not None:
-            # the longest unused is pruned first; a cache that only others may write is used all the same
+            # prune removes the least recently used first; a cache that only others may write to is still used
             with contextlib.suppress(OSError):
                 os.utime(found.data.with_name("entry.json"))
         return found
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Yield all entries that can be read."""
+        """Yield all readable entries."""
         for key in self.names():
             entry = self.read(key)
             if entry is not None:
                 yield entry
 
     def names(self) -> list[str]:
-        """Return the keys of all entries, also of those that cannot be read."""
+        """Return the keys of all entries, including unreadable ones."""
         return sorted(folder.name for folder in self._layers.glob("*"))
 
     def seconds(self) -> dict[tuple[str, ...], float]:
-        """Return what each layer took when it was built the last time."""
+        """Return the time of each layer's last build."""
         found: dict[tuple[str, ...], tuple[float, float]] = {}
         for entry in self.entries():
             with contextlib.suppress(OSError):  # removed meanwhile
@@ -129,18 +129,18 @@ class LayerCache:
         return {layers: seconds for layers, (_, seconds) in found.items()}
 
     def key_of(self, entry: CacheEntry) -> dict[str, Any]:
-        """Return what an entry was made of; nothing where that is damaged."""
+        """Return the parts of an entry's key; an empty dict if they are damaged."""
         try:
             return read_object(self._layers / entry.key / "key.json")
         except (OSError, ValueError):
             return {}
 
     def newer(self) -> list[str]:
-        """Return the keys of entries of a newer lumiimg: this one cannot use them, and leaves them to that."""
+        """Return the keys of entries of a newer lumiimg, which this one cannot use and does not prune."""
         return [key for key in self.names() if self.format_of(key) > FORMAT]
 
     def format_of(self, key: str) -> int:
-        """Return the format of an entry; 0 where that cannot be read."""
+        """Return the format of an entry; 0 if it cannot be read."""
         try:
             written = read_object(self._layers / key / "entry.json").get("format")
         except (OSError, ValueError):
@@ -148,7 +148,7 @@ class LayerCache:
         return written if type(written) is int else 0
 
     def read(self, key: str) -> CacheEntry | None:
-        """Return an entry; None for one that is damaged, or another's, by its size."""
+        """Return an entry; None if it is unreadable, of another format or key, or its data has the wrong size."""
         folder = self._layers / key
         try:
             document = read_object(folder / "entry.json")
@@ -172,10 +172,10 @@ class LayerCache:
     def store(
         self, key: CacheKey, data: Path, *, layers: tuple[str, ...], seconds: float, replaces: bool = False
     ) -> CacheEntry:
-        """Move a result into the cache, and return it, or the one that another build was quicker with.
+        """Move a result into the cache, and return its entry, or the one that a faster build has stored.
 
-        When complete, it replaces a damaged entry, or with `replaces` any. Raises
-        FailedError if the cache cannot be written.
+        The complete result replaces a damaged entry, or any entry with `replaces`.
+        Raises FailedError if the cache cannot be written.
         """
         folder, target = data.parent / f"entry-{key.digest[:12]}", self._layers / key.digest
         try:
@@ -204,9 +204,9 @@ class LayerCache:
         return found
 
     def pin(self, entry: CacheEntry, folder: Path) -> CacheEntry:
-        """Return an entry whose data nobody can remove while `folder` is there: another name of the same file, in it.
+        """Return an entry with a hard link to its data in `folder`, which nobody else removes.
 
-        Where that cannot be (another file system, another user's cache), it is the entry as it is.
+        Where no link can be made (another file system, another user's cache), the entry is returned unchanged.
         """
         name = folder / f"{entry.key}{entry.data.suffix}"
         try:
@@ -218,14 +218,14 @@ class LayerCache:
         return replace(entry, data=name)
 
     def sweep(self) -> None:
-        """Remove what builds that were killed left: half removed entries, and folders they worked in."""
+        """Remove leftovers of killed builds: partly removed entries, and work folders."""
         for gone in self.root.glob(".*"):
             if _GONE.fullmatch(gone.name):
                 remove_files(gone, _FILES)
         remove_left(self.root / "work")
 
     def remove(self, key: str) -> None:
-        """Remove one entry; a build that uses it has it by another name (`pin`).
+        """Remove one entry; a build that uses it has its own hard link (`pin`).
 
         Raises FailedError if it cannot be removed.
         """
@@ -243,7 +243,7 @@ class LayerCache:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return a document of an entry. Raises OSError, and ValueError for what is not a JSON object."""
+    """Return a document of an entry. Raises OSError, and ValueError if it is not a JSON object."""
     text = read_beginning(path, _DOCUMENT_LIMIT_BYTES, follow=False)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
@@ -251,7 +251,7 @@ def read_object(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.name} is not a JSON object") from None
 
 
-# -- listed, read again, and removed: what was built, and layers of OCI images --
+# -- listing, verifying and removing: results of layers, and of OCI images --
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,38 +259,38 @@ class CacheContent:
     """The entries of the cache, and their sizes."""
 
     cache: Path
-    """The folder."""
+    """The cache folder."""
     entries: tuple[CacheEntry, ...]
     """Results of layers."""
     unpacked: tuple[UnpackedLayer, ...]
-    """Layers of OCI images, unpacked."""
+    """Unpacked layers of OCI images."""
     images: tuple[FetchedImage, ...]
-    """Images of registries and of Docker engines, as they were got to be read."""
+    """Images that were fetched from registries and Docker engines to be read."""
 
     @property
     def size_bytes(self) -> int:
-        """Sum of all entries."""
+        """Total size of all entries."""
         old: tuple[CacheEntry | UnpackedLayer | FetchedImage, ...] = (*self.entries, *self.unpacked, *self.images)
         return sum(one.size_bytes for one in old)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRemoved:
-    """What `cache prune` removed."""
+    """What was removed from the cache."""
 
     removed: tuple[str, ...]
-    """Keys of layers."""
+    """Keys of layer results."""
     unpacked: tuple[str, ...]
-    """Keys of layers of OCI images."""
+    """Keys of unpacked OCI layers."""
     images: tuple[str, ...]
-    """Keys of images that were got to be read."""
+    """Keys of images that were fetched to be read."""
     freed_bytes: int
-    """That they took."""
+    """Space that they occupied."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFault:
-    """An entry whose data is not what it was."""
+    """A damaged entry."""
 
     key: str
     """Key of the entry."""
@@ -300,16 +300,16 @@ class CacheFault:
 
 @dataclass(frozen=True, slots=True)
 class CacheVerified:
-    """Which entries are not what they were."""
+    """The result of `cache verify`."""
 
     checked: int
-    """Entries that were read."""
+    """Number of layer results that were read."""
     faults: tuple[CacheFault, ...]
-    """Entries that are not what they were."""
+    """Damaged entries."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Good where all are what they were."""
+        """Good if no entry is damaged."""
         return ExitCode.NO if self.faults else ExitCode.GOOD
 
 
@@ -320,13 +320,13 @@ def cache_content(cache: LayerCache) -> CacheContent:
 
 
 def verify(cache: LayerCache) -> CacheVerified:
-    """Read the data of all entries, and return which is not what it was."""
+    """Read the data of all entries, and return the damaged ones."""
     return CacheVerified(len(list(cache.entries())), tuple(_faults(cache)))
 
 
 def _faults(cache: LayerCache) -> Iterator[CacheFault]:
     for key in cache.names():
-        if cache.format_of(key) not in {0, FORMAT}:  # of another lumiimg
+        if cache.format_of(key) not in {0, FORMAT}:  # from another version of lumiimg
             continue
         entry = cache.read(key)
         if entry is None:
@@ -342,9 +342,9 @@ def _faults(cache: LayerCache) -> Iterator[CacheFault]:
 
 
 def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
-    """Remove what is damaged, then the longest unused until `keep_bytes` are left.
+    """Remove damaged entries, then, with `keep_bytes`, the least recently used until at most that is left.
 
-    What a newer lumiimg has stored stays. Raises FailedError at the end if something cannot be removed.
+    Entries of a newer lumiimg stay. Raises FailedError at the end if an entry cannot be removed.
     """
     others = _others(cache)
     old = {**{entry.key: entry for entry in cache.entries()}, **others}
@@ -359,7 +359,7 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
                 others[key].remove()
             else:
                 cache.remove(key)
-        except FailedError as error:  # the others can go
+        except FailedError as error:  # continue with the others
             refused = error
             continue
         gone[key] = old[key].size_bytes if key in old else 0
@@ -371,10 +371,10 @@ def prune(cache: LayerCache, keep_bytes: int | None) -> CacheRemoved:
 
 
 def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
-    """Remove the entries whose layer or key (six digits or more of it) is wanted; by key also images, and what cannot
-    be read.
+    """Remove the entries with one of the `wanted` layers or keys (at least their first six digits).
 
-    Raises BadInputError for a name that nothing has.
+    A key may also be that of an image, an unpacked layer or an unreadable entry. Raises BadInputError if a name
+    matches nothing.
     """
     entries = {key: cache.read(key) for key in cache.names()}
     others, going = _others(cache), dict[str, int]()
@@ -395,13 +395,13 @@ def remove(cache: LayerCache, wanted: Sequence[str]) -> CacheRemoved:
 
 
 def _others(cache: LayerCache) -> dict[str, UnpackedLayer | FetchedImage]:
-    """Return what is not a layer, by its key."""
+    """Return the images and unpacked OCI layers by their keys."""
     found: list[UnpackedLayer | FetchedImage] = [*unpacked_layers(cache.root), *fetched_images(cache.root)]
     return {one.key: one for one in found}
 
 
 def _removed(gone: Mapping[str, int], others: Mapping[str, UnpackedLayer | FetchedImage]) -> CacheRemoved:
-    """Return what has gone; `gone` has the bytes of each by its key."""
+    """Return what was removed; `gone` maps each key to its size in bytes."""
     layers = tuple(key for key in gone if key not in others)
     unpacked = tuple(key for key in gone if isinstance(others.get(key), UnpackedLayer))
     images = tuple(key for key in gone if isinstance(others.get(key), FetchedImage))

@@ -1,6 +1,6 @@
-"""Changes to a layer's files as root of a user namespace: `python -m lumiimg.build.changes COMMAND FOLDER …`.
+"""Change a layer's files as root of a user namespace: `python -m lumiimg.build.changes COMMAND FOLDER …`.
 
-Files of a layer may belong to ids that are the user's only there, in folders that nobody else may enter.
+Only there does the user have the ids that may own files of a layer, in folders that nobody else may enter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lumiimg.core.files import EPOCH
 from lumiimg.image import FileKind, RootFileSystem, open_image, open_stack
 
 _OWN_XATTRS = ("user.overlay.", "user.fuseoverlayfs.")
-"""What overlays note down about their own work. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
+"""Where overlays record their own state. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
 _OPAQUE = "user.overlay.opaque"
 _PYC = struct.Struct("<4sIII")
 _OF_ONE_BUILD: dict[str, tuple[str, ...]] = {
@@ -37,24 +37,24 @@ _OF_ONE_BUILD: dict[str, tuple[str, ...]] = {
     "/var/log": ("alternatives.log", "bootstrap.log", "dpkg.log"),
     "/var/log/apt": ("eipp.log.xz", "history.log", "term.log"),
 }
-"""Files by folder, all of it where none is named, that installing leaves, and that are others each time: with the hour,
-inodes, a random number, or what a mirror offered that day. Source: two builds of equal packages compared;
+"""By folder, files that installation leaves and that differ each time (all files if none is named): they contain the
+time, inodes, a random number, or what a mirror offered that day. Source: comparison of two builds of equal packages;
 machine-id(5): images have none.
 """
 _SET_ON = re.compile(rb"(?m)^([^:\n]*:[^:\n]*:)(\d{1,9})(?=:)")
-"""The day on which a password was set. Source: shadow(5)."""
+"""Matches the day on which a password was set. Source: shadow(5)."""
 _DAY = EPOCH // 86_400
 _SHADOW_LIMIT_BYTES = 1 << 20
 _COPIED = (b"user.", b"security.capability")
-"""Attributes of files that are theirs: labels of SELinux, which a whole image may have, are its machine's."""
+"""Attributes that belong to files: SELinux labels, which a whole image may have, belong to the machine."""
 _CHUNK_BYTES = 8 << 20
 
 
 def place(upper: Path, noted: Path, layers: Sequence[Path]) -> None:
-    """Put what an overlay could not change into its upper folder, and note how it is there.
+    """Copy the files that an overlay could not change into its upper folder, and record their state there.
 
-    It copies a file up by one name, whose others then stay what they were: to the script, and in the layer. And it
-    finds no extended attributes in squashfuse that have no value, nor capabilities, and then refuses each change.
+    An overlay copies a file up under one name; its other names keep the old content, for the script and in the layer.
+    It also does not find empty extended attributes or capabilities in squashfuse, and then refuses every change.
     """
     with open_stack(layers) as image:
         for names in _delicate(image.root):
@@ -71,18 +71,18 @@ def place(upper: Path, noted: Path, layers: Sequence[Path]) -> None:
 
 
 def take_back(upper: Path, noted: Path) -> None:
-    """Remove the files that are as they were placed, by all their names."""
+    """Remove all names of the placed files that are unchanged."""
     before, after = json.loads(noted.read_text(encoding="utf-8")), listing(upper)
-    for path, seen in after.items():  # a name that went or came has changed the file, too
+    for path, seen in after.items():  # adding or removing a name changes the file, too
         if before.get(path) == seen and not stat.S_ISDIR(seen[1]):
             with _same_time((upper / path).parent):
                 (upper / path).unlink()
 
 
 def drop(root: Path, spared: Container[str] = ()) -> None:
-    """Remove the files that differ between two builds of the same; not those in `spared`, nor a whiteout.
+    """Remove the files that differ between two equal builds, except those in `spared` and whiteouts.
 
-    What a layer below has of them shows again, as it was.
+    Versions of these files in a layer below become visible again.
     """
     for path, names in _OF_ONE_BUILD.items():
         with suppress(FileNotFoundError, NotADirectoryError), opened_folder(root, path) as at:
@@ -94,11 +94,11 @@ def drop(root: Path, spared: Container[str] = ()) -> None:
 
 
 def tidy(upper: Path, layers: Sequence[Path]) -> None:
-    """Make the upper folder of an overlay into a layer that any engine shows as the build saw it.
+    """Turn the upper folder of an overlay into a layer that any engine shows as the build saw it.
 
-    A folder that hides all that is below it becomes one whiteout a name: the overlay of an engine at run time
-    honours no other mark. Compiled Python files get the time that their source will have in the image, else Python
-    would compile again at each start. Passwords were set on that day, too.
+    An opaque folder, which hides everything below it, gets a whiteout for each hidden name: the overlay of an engine
+    honours no other mark at run time. Compiled Python files get the time that their source will have in the image, or
+    Python would recompile at each start. Password dates are limited to that day, too.
     """
     with suppress(FileNotFoundError, NotADirectoryError), opened_folder(upper, "/etc") as etc:
         for name in ("shadow", "shadow-"):
@@ -115,14 +115,14 @@ def tidy(upper: Path, layers: Sequence[Path]) -> None:
             for name in _listed(path):
                 if name.startswith(_OWN_XATTRS):
                     os.removexattr(path, name, follow_symlinks=False)
-    if opaque and layers:  # over nothing, the mark is a script's or an image's, and hides nothing
+    if opaque and layers:  # without layers below, a script or an image set the mark, and it hides nothing
         with open_stack(layers) as image:
             for here in opaque:
                 _hide(here, image.root, upper)
 
 
 def hide(upper: Path, name: str, layers: Sequence[Path]) -> None:
-    """Have a folder in `upper`, and each in that, hide what is below it."""
+    """Make a folder in `upper`, and each folder inside it, hide what is below it."""
     with open_stack(layers) as image:
         for folder, _, _ in os.walk(upper / name):
             _hide(Path(folder), image.root, upper)
@@ -130,7 +130,7 @@ def hide(upper: Path, name: str, layers: Sequence[Path]) -> None:
 
 def _hide(here: Path, below: RootFileSystem, upper: Path) -> None:
     path, names = f"/{here.relative_to(upper)}", set[str]()
-    # no link on the way is followed, as none is by an overlay
+    # follow no link in the path, as an overlay follows none
     if below.is_dir(path) and below.resolve(path) == os.path.normpath(path):
         names = {entry.name for entry in below.list_dir(path)}
     with _same_time(here):
@@ -141,12 +141,12 @@ def _hide(here: Path, below: RootFileSystem, upper: Path) -> None:
 def unpack(
     root: Path, image: Path, tars: Path | None = None, *, as_user: bool = False, keeps_own: bool = False
 ) -> None:
-    """Lay the files of an image over a folder, in the place of what has their names there; whiteouts take it away.
+    """Unpack the files of an image over a folder: they replace what has the same names, and whiteouts remove it.
 
-    No file is written into, and no link is followed. Devices are not made: engines mount their own. `as_user`: without
-    the powers of root, owners and attributes are lost, and nothing is closed to its owner. `keeps_own`: the folder has
-    an engine's own folder, which then is not the image's. `tars` is where compressed layers become tars; TMPDIR, where
-    it is None.
+    No existing file is written into, and no link is followed. Devices are not created: engines mount their own.
+    `as_user`: without the powers of root, owners and attributes are lost, and everything is readable by its owner.
+    `keeps_own`: the folder already has an engine's own folder, so that of the image is skipped. `tars`: where layers
+    are decompressed; None: TMPDIR.
     """
     with open_image(image, None if tars is None else lambda: tars) as opened:
         made: dict[Hashable, Path] = {}
@@ -169,20 +169,20 @@ def unpack(
             if kind is not FileKind.DEVICE:
                 _copy(opened.root, path, target, as_user=as_user)
                 made[identity] = target
-        for folder, path in reversed(folders):  # what came into it has changed its time
+        for folder, path in reversed(folders):  # adding names has changed their times
             _set_attributes(folder, opened.root, path, as_user=as_user)
 
 
 @contextmanager
 def _same_time(folder: Path) -> Iterator[None]:
-    """Have a folder keep its time while names in it come and go."""
+    """Restore a folder's times after names in it are added or removed."""
     seen = folder.lstat()
     yield
     os.utime(folder, ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
 
 def _delicate(root: RootFileSystem) -> Iterator[list[str]]:
-    """Yield the names of each file that has several, or extended attributes, and of folders with such."""
+    """Yield the names of each file with several names or extended attributes, and of each folder with attributes."""
     with_attributes: set[Hashable] = set()
     found: dict[Hashable, list[str]] = {}
     for path, seen in root.stats():
@@ -226,7 +226,7 @@ def _set_attributes(target: Path, root: RootFileSystem, path: str, *, as_user: b
         to_owner = stat.S_IRWXU if was.kind is FileKind.DIRECTORY else stat.S_IRUSR
         target.chmod(was.permissions | (to_owner if as_user else 0))
         wanted = _attributes(root, path) if not as_user else {}
-        for name in _xattrs_of(target).keys() - wanted.keys():  # of a folder that a layer below has, too
+        for name in _xattrs_of(target).keys() - wanted.keys():  # from the same folder of a layer below
             os.removexattr(target, name, follow_symlinks=False)
         for name, value in wanted.items():
             os.setxattr(target, name, value, follow_symlinks=False)
@@ -234,17 +234,17 @@ def _set_attributes(target: Path, root: RootFileSystem, path: str, *, as_user: b
 
 
 def _attributes(root: RootFileSystem, path: str) -> dict[str, bytes]:
-    """Return the extended attributes that are copied; an OCI image has none, as engines keep none for a user."""
+    """Return the extended attributes to copy; none for an OCI image, as engines preserve none for a user."""
     return {os.fsdecode(name): value for name, value in (root.xattrs(path) or {}).items() if name.startswith(_COPIED)}
 
 
 def _time(mtime_s: float) -> int:
-    """Return the time that a file has in an image: mksquashfs makes 0 of what 32 bits cannot hold."""
+    """Return the time that a file has in an image: mksquashfs writes 0 if it does not fit into 32 bits."""
     return min(int(mtime_s), EPOCH) if 0 <= mtime_s < 1 << 32 else 0
 
 
 def _listed(path: str | Path) -> list[str]:
-    """Return the names of extended attributes: none on a file system that has none."""
+    """Return the names of extended attributes; none on a file system that does not support them."""
     try:
         return os.listxattr(path, follow_symlinks=False)
     except OSError as error:
@@ -260,13 +260,13 @@ def _xattrs_of(folder: str | Path) -> dict[str, bytes]:
 
 
 def listing(root: Path) -> dict[str, list[Any]]:
-    """Return what shows of each name below a folder whether it was touched: the inode, and when it was changed."""
+    """Return data that shows whether each name below a folder was touched: inode, mode, owner, times."""
     found: dict[str, list[Any]] = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             full = f"{folder}/{name}"
             seen = os.lstat(full)
-            # the kernel sets the time of change, and nobody else can; a folder's is that of the names in it, too
+            # only the kernel sets the change time; that of a folder also changes with the names in it
             touched: list[Any] = [seen.st_ctime_ns]
             if stat.S_ISDIR(seen.st_mode):
                 touched = [_time(seen.st_mtime), repr(sorted(_xattrs_of(full).items()))]
@@ -275,9 +275,9 @@ def listing(root: Path) -> dict[str, list[Any]]:
 
 
 def difference(root: Path, before: dict[str, list[Any]], delta: Path) -> None:
-    """Make `delta`, on the same file system, the layer that makes what a folder was into what it is.
+    """Make `delta`, on the same file system, the layer with the changes to a folder since `before`.
 
-    Files are links to those of the folder, so that none is copied; what is gone becomes a whiteout.
+    Its files are hard links to those of the folder, so none is copied; a removed name becomes a whiteout.
     """
     drop(root, spared=before)
     after = listing(root)
@@ -294,7 +294,7 @@ def difference(root: Path, before: dict[str, list[Any]], delta: Path) -> None:
             _take(root, delta, parent)
         os.mknod(delta / path, stat.S_IFCHR, os.makedev(0, 0))
     drop(delta)
-    for here, _, _ in os.walk(delta, topdown=False):  # when all is in it
+    for here, _, _ in os.walk(delta, topdown=False):  # once each folder is complete
         shutil.copystat(root / Path(here).relative_to(delta), here)
 
 
@@ -314,7 +314,7 @@ def _take(root: Path, delta: Path, path: str) -> None:
 
 
 def _date(at: int, compiled: str) -> None:
-    """Set the time that a .pyc in an open folder believes its source to have.
+    """Set the source time that is recorded in a .pyc in an open folder.
 
     Source: PEP 552; importlib._bootstrap_external.
     """
@@ -327,11 +327,11 @@ def _date(at: int, compiled: str) -> None:
                 file.seek(0)
                 file.write(_PYC.pack(magic, flags, EPOCH, size))
     except (OSError, struct.error):
-        return  # no source beside it, a link, or none of ours to change: Python looks itself
+        return  # no source beside it, a link, or not ours to change: Python checks it itself
 
 
 def _date_passwords(at: int, name: str) -> None:
-    """Set the days on which passwords were set, in a file of an open folder, to that of the files' times."""
+    """Limit the password dates in a file of an open folder to the day of the image's file times."""
     try:
         with open(open_file(at, name, os.O_RDWR), "r+b") as file:  # noqa: PTH123 - a descriptor has no path
             text = file.read(_SHADOW_LIMIT_BYTES)
@@ -341,11 +341,11 @@ def _date_passwords(at: int, name: str) -> None:
                 file.write(dated)
                 file.truncate()
     except OSError:
-        return  # none, a link, or none of ours to change
+        return  # no such file, a link, or not ours to change
 
 
 def main(command: str, target: str, *others: str) -> None:
-    """Run one command. Ends the process with one line where it fails."""
+    """Run one command; if it fails, exit with a one-line message."""
     paths = [Path(name) for name in others]
     try:
         match command:

@@ -1,4 +1,4 @@
-"""What the script of a layer keeps for its next run, in `$KEPT`: wheels that took hours to compile."""
+"""The compile cache: what the script of a layer saves for its next run in `$KEPT`, as wheels that compile for hours."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ UNREADABLE = (OSError, ValueError, RecursionError, tarfile.TarError)
 def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Callable[[str], None]) -> Iterator[None]:
     """Unpack the compile cache of earlier runs where the script of a layer finds it.
 
-    What is there afterwards is stored for the next run, also where the layer failed.
-    Where the script did not come to its end, or the folder is gone, nothing changes.
+    Its content is then stored for the next run, even if the layer failed.
+    If the script did not reach its end, or the folder is gone, the cached one stays unchanged.
     """
     folder, layers = layer.compile_cache, layer.definition.layers
     names = ", ".join(layers)
@@ -56,15 +56,15 @@ def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Call
                     elif entry is None or file_sha256(packed) != entry.sha256:
                         of = tuple(f"{name} (compiled)" for name in layers)
                         cache.store(key, packed, layers=of, seconds=0.0, replaces=True)
-        except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may lie too deep
+        except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may be too deep
             on_notice(f"the compile cache of {names} is not kept: {error}")
 
 
 def pack_files(folder: Path, target: Path) -> int:
-    """Pack the plain files below a folder into one, always to the same bytes, and nothing that an overlay noted down.
+    """Pack the regular files below a folder, except overlay whiteouts, into a reproducible tar; return their number.
 
-    `folder` and the one above it were the script's to write into: it may have put links there, and no link is followed.
-    Return the number of files. Raises OSError.
+    The script could write into `folder` and its parent and may have put links there, so no link is followed.
+    Raises OSError.
     """
     above, own = folder.parts[-2:]
     with tarfile.open(target, "w") as archive, safe_fs.folder(folder.parents[1], f"{above}/{own}") as top:
@@ -85,9 +85,9 @@ def _raise(error: OSError) -> None:
 
 
 def unpack_files(source: Path, folder: Path) -> None:
-    """Unpack the files into a new folder, nothing outside of it, and no more than the archive has itself.
+    """Unpack the files into a new folder, never outside of it, and no more bytes than the archive has.
 
-    Raises what is in `UNREADABLE`: who shares the cache may have written the archive.
+    Raises the exceptions in `UNREADABLE`: anyone who shares the cache may have written the archive.
     """
     left = source.stat().st_size
     with open_regular(source) as file, tarfile.open(fileobj=file, mode="r:") as archive:

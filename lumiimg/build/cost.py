@@ -1,8 +1,8 @@
-"""What a build will cost: download, disk, time; and whether it fits where it will be needed. Nothing of it is guessed.
+"""The cost of a build (download, disk space, time), and whether the space is there. Nothing is guessed.
 
-What is known of a base or a layer is of three kinds, the surest first: it is in the cache; the same script was run here
-before; the ledger has what it took where it was recorded as built. Sizes of wheels are the index's, that of an image in
-a registry is of its manifest. What is of none of these is not known, and said so.
+What is known about a base or a layer has one of three sources, the surest first: the cache; an earlier run of the same
+script here; a recorded build in the ledger. Sizes of wheels are from the index, the size of a registry image is from
+its manifest. Anything else is unknown, and reported as such.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from lumiimg.resolve.plan import Plan
 
 _LEAST_BYTES = 256 << 20
-"""What a build writes besides its layers: the engine's own copies."""
+"""Space that a build needs besides its layers, for the engine's own copies."""
 _UNPACKED = 3
-"""Bytes of a root file system to one of its squashfs (measured: 2.2 to 3.2)."""
+"""Ratio of a root file system's size to that of its squashfs (measured: 2.2 to 3.2)."""
 Known = Literal["cache", "here", "ledger", "file", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class PartCost:
-    """What one base or layer will cost."""
+    """The cost of one base or layer."""
 
     title: str
-    """With its release."""
+    """Its title, with its release."""
     known_by: Known
-    """`cache`: it is there; `here`: its script was run on this machine; `ledger`: from a recorded build; `file`: a base
-    that is a file here; `nothing`."""
+    """`cache`: it is cached; `here`: its script was run on this machine; `ledger`: from a recorded build; `file`: it is
+    a base that is a local file; `nothing`."""
     download_bytes: int | None
-    """Still to be fetched by lumiimg; what scripts fetch, as by apt, is not counted. null: not known."""
+    """Bytes that lumiimg still has to fetch, without what scripts fetch, for example by apt; null: not known."""
     size_bytes: int | None
-    """In the cache, and at most in the image; null: not known."""
+    """Size in the cache, and at most in the image; null: not known."""
     seconds: float | None
-    """By the clock; null: not known."""
+    """Elapsed time; null: not known."""
 
     @property
     def new_bytes(self) -> int | None:
-        """That the cache will hold more; null: not known."""
+        """Bytes by which the cache will grow; null: not known."""
         return 0 if self.known_by in {"cache", "file"} else self.size_bytes
 
 
@@ -67,32 +67,32 @@ class PlaceNeed:
     """A folder that a build writes to."""
 
     use: Literal["cache", "output", "TMPDIR"]
-    """What for."""
+    """What it is used for."""
     room: FreeSpace
-    """What is left there."""
+    """Free space there."""
     needed_bytes: int
-    """That are known to be needed there; more where not all is known."""
+    """Bytes that are known to be needed there, a lower bound if not everything is known."""
 
     @property
     def hint(self) -> str:
-        """What to do where it is full."""
+        """What to do if it is full."""
         return {"cache": MOVE_CACHE, "output": MOVE_OUTPUT, "TMPDIR": SET_TMPDIR}[self.use]
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Room that is missing."""
+    """Missing disk space."""
 
     place: PlaceNeed
-    """Where most of it is needed."""
+    """The folder that needs most of it."""
     needed_bytes: int
-    """By all that is written on its file system."""
+    """Bytes needed in total on its file system."""
     missing_bytes: int
-    """Of that, what is not free."""
+    """Bytes of these that are not free."""
 
     @property
     def sentence(self) -> str:
-        """Both, and what is free."""
+        """The needed, free and missing space in a sentence."""
         room = self.place.room
         where = "in memory (it is a tmpfs)" if room.in_memory else "free"
         needs = f"the build needs about {size(self.needed_bytes)}, and {size(room.left_bytes)} are {where}"
@@ -101,37 +101,37 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class BuildCost:
-    """What a build will cost; null where nobody knows."""
+    """The cost of a build; null where it is not known."""
 
     parts: tuple[PartCost, ...]
-    """Base first."""
+    """Costs of the base and the layers, the base first."""
     places: tuple[PlaceNeed, ...]
-    """Where it will be needed, and what is free there."""
+    """The folders that need space, and how much is free there."""
 
     @property
     def download_bytes(self) -> int | None:
-        """Of all parts of which it is known; null: of none."""
+        """Total download of the parts for which it is known; null: known for none."""
         return _sum(part.download_bytes for part in self.parts)
 
     @property
     def cache_bytes(self) -> int | None:
-        """That the cache will hold more, of all parts of which it is known; null: of none."""
+        """Growth of the cache by the parts for which it is known; null: known for none."""
         return _sum(part.new_bytes for part in self.parts)
 
     @property
     def image_bytes(self) -> int | None:
-        """Of the image at most, of all parts of which it is known; null: of none. What a layer hides is not in it."""
+        """Maximum image size by the parts for which it is known (hidden files are left out); null: known for none."""
         return _sum(part.size_bytes for part in self.parts)
 
     @property
     def seconds(self) -> float | None:
-        """Of all parts of which it is known; null: of none."""
+        """Total time of the parts for which it is known; null: known for none."""
         found = [part.seconds for part in self.parts if part.seconds is not None]
         return sum(found) if found else None
 
     @property
     def lacking(self) -> Lacking | None:
-        """The file system that is too small for what is known; null: no such problem is known."""
+        """The missing space on the first file system that is too small for the known needs; null: none is known."""
         devices = [place.room.folder.stat().st_dev for place in self.places]
         for device in dict.fromkeys(devices):
             same = [place for place, at in zip(self.places, devices, strict=True) if at == device]
@@ -141,21 +141,21 @@ class BuildCost:
         return None
 
     def require_room(self) -> None:
-        """Raise FailedError where what is known to be needed does not fit: early, and with what to do."""
+        """Raise FailedError, early and with a remedy, if the space known to be needed is not free."""
         if (found := self.lacking) is not None:
             raise FailedError(found.sentence, where=str(found.place.room.folder), hint=found.place.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What would be built."""
+    """The image that would be built."""
 
     plan: Lock
-    """Of it."""
+    """Its plan."""
     definitions: tuple[Definition, ...]
     """The chain, in order."""
     cost: BuildCost
-    """Its parts; null where not known."""
+    """The cost of its parts; null where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ExplainedRequest:
 
     plan: Plan
     cost: BuildCost | None
-    """null where it is refused, or its base cannot be had here."""
+    """Cost of the image; null if the request is refused, or its base is not available here."""
 
 
 def cost_of(
@@ -179,10 +179,10 @@ def cost_of(
 ) -> BuildCost:
     """Return what it costs to build a chain into the file `output`.
 
-    `steps` are those of the machine that builds, where that is known; `scratch` is where it unpacks, in the cache if
-    nothing is said; `unpacks_all`: whether all layers are unpacked there at once.
+    `steps`: the steps of the machine that builds, if that is known; `scratch`: where it unpacks, by default in the
+    cache; `unpacks_all`: whether all layers are unpacked there at once.
 
-    Raises BadInputError, FailedError for a folder or a base that cannot be read.
+    Raises BadInputError or FailedError if a folder or a base cannot be read.
     """
     layers, base, temporary = LayerCache(cache), chain[0], temporary_folder()
     parts = tuple(_parts(lock, chain, layers, steps or steps_of(chain)))
@@ -191,7 +191,7 @@ def cost_of(
     if base.origin is not None and base.origin.is_file() and not _is_below(base) and not unpacks_all:
         needed_bytes += _UNPACKED * base.origin.stat().st_size
     in_cache_bytes = (_sum(part.new_bytes for part in parts) or 0) + (_sum(part.download_bytes for part in parts) or 0)
-    # a script of a base takes away what debootstrap leaves: of a base that is made, less may be in the image
+    # the script of a base removes leftovers of debootstrap: the image may have less than the base that was made
     woven = [part.size_bytes for part in (parts if parts[0].known_by == "file" else parts[1:])]
     in_tmpdir = scratch == temporary
     places = (
@@ -204,15 +204,15 @@ def cost_of(
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a base or a layer came to, in one step or two."""
+    """The result of a base or a layer, over its one or two steps."""
 
     size_bytes: int
     seconds: float
 
 
 def measured(lock: Lock, chain: Sequence[Definition], cache: Path) -> Iterator[tuple[int | None, int, float]]:
-    """Yield what base and layers took whose results are in a cache, up to the first that is not: bytes of downloads,
-    where all of them are there, bytes of the result, seconds. For the ledger.
+    """Yield, for the ledger, the costs of base and layers up to the first whose result is not in the cache: bytes of
+    downloads if the cache has all of them, bytes of the result, seconds.
     """
     layers = LayerCache(cache)
     for layer, result in zip(lock.stack, _cached_results(steps_of(chain), len(chain), layers), strict=False):
@@ -244,9 +244,9 @@ def _parts(
 
 
 def _cached_results(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> list[_Result]:
-    """Return the results of the lowest base and layers, of a chain of such a length, that are in the cache.
+    """Return the cached results of a chain of `length` definitions, from the base up to the first that is missing.
 
-    Steps of no machine are compared by all else that keys say.
+    Steps without a machine are compared by the other parts of the keys.
     """
     known = [(entry, cache.key_of(entry).items()) for entry in cache.entries()]
 
@@ -254,14 +254,14 @@ def _cached_results(steps: Sequence[BuildStep], length: int, cache: LayerCache) 
         return next((entry for entry, parts in known if key.parts.items() <= parts), None)
 
     found = cached_prefix(steps, find)
-    first = len(steps) - length + 1  # where lumiimg makes the files of the base, these are a step of their own
+    first = len(steps) - length + 1  # if lumiimg makes the files of the base, that is a separate step
     groups = [found[:first], *([one] for one in found[first:])] if len(found) >= first else []
     return [_result(group) for group in groups]
 
 
 def _before(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> dict[int, _Result]:
-    """Return what base and layers came to when their scripts were run here the last time, on whatever, by their places
-    in the chain.
+    """Return, by position in the chain, the results of base and layers from the last run of their scripts here,
+    whatever was below.
     """
     newest, wanted = dict[str, CacheEntry](), {step.definition.layers: step for step in steps}
     with suppress(OSError):  # an entry is removed meanwhile
@@ -280,12 +280,12 @@ def _result(entries: Sequence[CacheEntry]) -> _Result:
 
 
 def _is_below(base: Definition) -> bool:
-    """Whether layers are laid over a base that is a file here, as it is, and woven with it into the image."""
+    """Return whether a base is a local file that layers are built over as it is, and that is merged into the image."""
     return base.origin is not None and content_below(base) != "" and can_merge([base.origin])
 
 
 def _download(lock: Lock, layer: LockedLayer, cache: Path) -> int | None:
-    """Return what lumiimg has still to fetch for a base or a layer; None where that is not known."""
+    """Return the bytes that lumiimg still has to fetch for a base or a layer; None if that is not known."""
     if layer is lock.base and lock.bootstrap.image is not None:
         return known_size(lock.bootstrap.image, cache)
     if layer is lock.base and lock.bootstrap.agent == "debootstrap":
@@ -301,12 +301,12 @@ def _download(lock: Lock, layer: LockedLayer, cache: Path) -> int | None:
 
 
 def _source_file(source: LockedSource, cache: Path) -> Path:
-    """Return where a cache has a source or a wheel once it is fetched."""
+    """Return the path of a fetched source or wheel in a cache."""
     return cache / "sources" / f"{source.sha256}"
 
 
 def _recorded(layer: LockedLayer) -> Iterator[LedgerEntry]:
-    """Yield what the ledger has of a base or layer; of one from other sources than it knows, nothing."""
+    """Yield the ledger's entries for a base or layer; none if it has other sources than those recorded."""
     if not layer.others:
         yield from trials_of(layer.layer, layer.release)
 

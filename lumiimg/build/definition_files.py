@@ -1,5 +1,5 @@
-"""Definition files or a Dockerfile on disk, with what they need beside them; without a network, a script that fetches
-the rest.
+"""Write definition files or a Dockerfile with the files that they need; without a network, also a script that fetches
+what is missing.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ get() {
 
 @dataclass(frozen=True, slots=True)
 class WrittenDefinitions:
-    """Which definition files were written, or which Dockerfile."""
+    """The definition files or the Dockerfile that were written."""
 
     folder: Path
-    """Where they are."""
+    """The folder that contains them."""
     definitions: tuple[Definition, ...]
-    """The chain in order, then one that does it all; none beside a Dockerfile."""
+    """The chain in order, then one that contains all of it; empty for a Dockerfile."""
     dockerfile: Path | None
-    """The Dockerfile; null where definition files were written."""
+    """The Dockerfile; null if definition files were written."""
     fetch: Path | None
-    """The script that gets, elsewhere, the sources that could not be reached from here; null where all are there."""
+    """The script that fetches, elsewhere, the sources that could not be reached here; null if none is missing."""
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """A command for each definition, that builds from it in the folder; of a Dockerfile, one after the other."""
+        """Commands to run in the folder: one that builds each definition, or those for the Dockerfile in sequence."""
         if self.dockerfile is not None:
             return (
                 f"docker build --platform {PLATFORM} --tag image .",
@@ -80,10 +80,10 @@ def _command(definition: Definition, image: str) -> str:
 def write_with_sources(
     definitions: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
 ) -> WrittenDefinitions:
-    """Write definitions with their files, and a script that fetches sources that cannot be fetched here.
+    """Write definitions with their files, and a script that fetches the sources that cannot be fetched here.
 
-    Nothing is written before every other source is there. Raises FailedError for one that is refused, or is another
-    than its digest says; as `write_definitions`.
+    Nothing is written until every other source is there. Raises FailedError if one is refused or does not match its
+    digest, and the errors of `write_definitions`.
     """
     archives = _archives(definitions, store, on_line)
     write_definitions(definitions, folder, archives)
@@ -94,9 +94,9 @@ def write_with_sources(
 def write_docker_context(
     lock: Lock, chain: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
 ) -> WrittenDefinitions:
-    """Write a Dockerfile, with what it needs beside it and what the image says of itself; raises as both.
+    """Write a Dockerfile with the files that it needs and the record of the image; raises as `write_with_sources`.
 
-    Raises BadInputError for files of another stack in the folders that the Dockerfile takes whole.
+    Also raises BadInputError for files of another stack in the folders that the Dockerfile copies whole.
     """
     context = write_dockerfile(lock, chain)
     own = f"{IN_IMAGE}/{FOLDER}"
@@ -112,7 +112,7 @@ def write_docker_context(
 
 
 def _refuse_foreign_files(folder: Path, ours: Collection[str]) -> None:
-    """Raise BadInputError for what would come into an image, or before its scripts, beside what is written for it."""
+    """Raise BadInputError for foreign files that the image or its scripts would get besides those written for it."""
     for top in (folder / IN_IMAGE, folder / "files"):
         for path in (top, *top.rglob("*")):
             if path.is_symlink() or (path.is_file() and str(path.relative_to(folder)) not in ours):
@@ -123,18 +123,18 @@ def _refuse_foreign_files(folder: Path, ours: Collection[str]) -> None:
 def _archives(
     definitions: Sequence[Definition], store: Store, on_line: Callable[[str], None]
 ) -> Mapping[LockedSource, Path]:
-    """Return the sources of definitions: all of them, or, without a network, those that are here."""
+    """Return the sources of definitions: all of them, or, without a network, those already fetched."""
     wanted = [one for definition in definitions for one in sources_of(definition)]
     try:
         return store.sources(wanted, on_line)
     except MissingHereError:
         if any(one.is_commit and not store.has(one) for one in wanted):
-            raise  # a script cannot make the same tar
+            raise  # a script could not make the same tar of a commit
         return store.sources(filter(store.has, wanted), on_line)
 
 
 def _write_fetch(files: Iterable[StagedFile], folder: Path, archives: Mapping[LockedSource, Path]) -> Path | None:
-    """Write the script that gets the sources of which there is no archive, where there are such."""
+    """Write the script that fetches the sources without an archive; return its path, or None if there are none."""
     missing = [
         f"get {source.sha256} {shlex.quote(source.location)} {shlex.quote(path)}\n"
         for path, source in {file.path: file.origin for file in files}.items()
@@ -146,9 +146,9 @@ def _write_fetch(files: Iterable[StagedFile], folder: Path, archives: Mapping[Lo
 
 
 def write_definitions(definitions: Sequence[Definition], folder: Path, archives: Mapping[LockedSource, Path]) -> None:
-    """Write definition files and what they need beside them into `folder`, but sources of which there is no archive.
+    """Write definition files and the files that they need, except sources without an archive, into `folder`.
 
-    Raises BadInputError if the folder cannot be made.
+    Raises BadInputError if the folder cannot be created.
     """
     for definition in definitions:
         _write(folder, f"{definition.name}.def", definition.text)
@@ -174,7 +174,7 @@ def _write(folder: Path, path: str, text: str) -> None:
 
 
 def _open_to_all(root: Path, context: DockerContext) -> None:
-    """Give what is copied into an image the permissions that it has there, whatever the user's umask."""
+    """Give files that are copied into an image the permissions for there, whatever the user's umask."""
     scripts = {root.parent / path for path in context.scripts}
     for path in (root, *root.rglob("*")):
         path.chmod(0o755 if path.is_dir() or path in scripts else 0o644)

@@ -1,4 +1,4 @@
-"""What builds need, tried on this machine, and what follows: build, or get what is missing."""
+"""Try on this machine what builds need, and give the next step: build, or get what is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NO_WAY = "no way to build works here"
 _REQUEST = "--base rocm-6.2.4 --add vllm"
 _UNSET = Advice(next="unset LUMIIMG_ENGINE", where="to use the engines that are here")
-# how a distribution installs packages, and what it calls those of mksquashfs, squashfuse_ll, debootstrap, newuidmap
+# how a distribution installs packages, and its packages with mksquashfs, squashfuse_ll, debootstrap, newuidmap
 # Source: packages.debian.org, packages.fedoraproject.org and software.opensuse.org, 2026-11-28
 _PACKAGES = {
     "apt-get install --no-install-recommends": ("squashfs-tools", "squashfuse", "debootstrap", "uidmap"),
@@ -39,21 +39,21 @@ _PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """What the engine can do here, and which ways to build that leaves."""
+    """What this machine lets builds do, and which ways to build that leaves."""
 
     machine: BuildHost
-    """With the engine that builds take."""
+    """The machine, with the engine that builds use."""
     trials: tuple[CapabilityTrial, ...]
-    """Of what builds take, then of each other engine."""
+    """Trials of what builds use, then of each other engine."""
     cache: Path
     room: tuple[FreeSpace, ...]
-    """Of the cache, then of temporary files."""
+    """Free space for the cache, then for temporary files."""
     advice: Advice
-    """A build, where it can work; else what gets what is missing."""
+    """A build if one can work; else how to get what is missing."""
 
     @property
     def strategies(self) -> Mapping[str, Sequence[str]]:
-        """Why each way to build does not work; empty: it works. The quickest first."""
+        """Obstacles to each way to build; empty: it works. The fastest way first."""
         return {way: self.machine.obstacles(way) for way in STRATEGIES}
 
     @property
@@ -63,7 +63,7 @@ class DoctorResult:
 
     @property
     def sentence(self) -> str:
-        """The answer, and in which ways."""
+        """Whether builds work here, and in which ways."""
         if self.machine.builds is None:
             return "it is not known whether builds work here: no container was seen to start"
         usable = ", ".join(way for way, obstacles in self.strategies.items() if not obstacles)
@@ -71,9 +71,9 @@ class DoctorResult:
 
 
 def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: Sources) -> DoctorResult:
-    """Try all that builds may need.
+    """Try everything that builds may need.
 
-    `engines` are those that LUMIIMG_ENGINE allows; of others, only whether they start a container is reported.
+    `engines`: those that LUMIIMG_ENGINE allows; for others, only whether they start a container is reported.
     """
     machine, others, cache = BuildHost(engines, environment, sources), list[Engine](), sources.cache
     with suppress(MissingHereError):
@@ -91,9 +91,9 @@ def examine(engines: Sequence[Engine], environment: Mapping[str, str], sources: 
 
 
 def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advice:
-    """Return one command to go on with: a build where it can work, else what gets what is missing.
+    """Return one command to run next: a build if it can work, else one that gets what is missing.
 
-    `machine` is None where nothing starts a container.
+    `machine` is None if no engine is available.
     """
     if machine is None and environment.get("LUMIIMG_ENGINE"):
         return _UNSET
@@ -120,9 +120,9 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
 
 
 def _installation(path: str | None) -> str:
-    """Return the command that installs what builds by this user lack here; nothing where that is nothing.
+    """Return the command that installs what this user's builds lack here; empty if nothing is missing.
 
-    Root has all ids, and without FUSE nothing is mounted.
+    Root needs no newuidmap, and without FUSE squashfuse_ll is useless.
     """
     lacks = (
         not program_of("mksquashfs", path),
@@ -138,7 +138,7 @@ def _installation(path: str | None) -> str:
 
 
 def _ids(path: str | None) -> str:
-    """Return the command that gives this user ids of its own; nothing where it has some. Source: subuid(5)."""
+    """Return the command that gives this user subordinate ids; empty with ids, or no newuidmap. Source: subuid(5)."""
     if not program_of("newuidmap", path) or own_ranges("/etc/subuid"):
         return ""
     return f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {shlex.quote(getpass.getuser())}"

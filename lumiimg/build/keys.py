@@ -1,7 +1,7 @@
-"""What a build does, step by step; what results depend on (of steps, compilers, images); why one is not in the cache.
+"""The steps of a build; what their results, compile caches and images depend on; why a result is not in the cache.
 
-A base that lumiimg makes takes minutes before its script runs. Its files are a step of their own, kept as a layer is:
-where the script fails, or is changed, the next build begins with the script.
+Making the files of a base takes lumiimg minutes before the base's script runs. They are a separate step, cached like a
+layer: if the script fails or changes, the next build begins with the script.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LAYER_FORMAT = "lumiimg-layer-14"
 _COMPILE_CACHE_FORMAT = "lumiimg-kept-3"
 _BOOTSTRAP = "00-bootstrap"
-"""The name of the first step, where a base is made in two."""
+"""Name of the first step if the base is made in two."""
 NOT_YET = "not known before the layers below are built"
 
 
@@ -39,25 +39,25 @@ class BuildStep:
 
     definition: Definition
     inputs: Mapping[str, Any]
-    """What its result depends on, but the content of what is below it."""
+    """Everything that its result depends on, except the content below it."""
 
     @property
     def name(self) -> str:
-        """Of its definition."""
+        """The name of its definition."""
         return self.definition.name
 
     def key(self, content: str) -> CacheKey:
-        """Return the key of its result over such a content (`content_after`); over nothing for a base.
+        """Return the key of its result over this content (`content_after`), which is empty for a base.
 
-        Where a layer below is built again and comes to the same bytes, the key is the same.
+        If a layer below is rebuilt to the same bytes, the key stays the same.
         """
         return CacheKey({**self.inputs, "content": content})
 
 
 def steps_of(chain: Sequence[Definition], machine: BuildHost | None = None) -> tuple[BuildStep, ...]:
-    """Return the steps of a chain: the definitions, with the files of the base before them where lumiimg makes these.
+    """Return the steps of a chain: the definitions, preceded by the files of the base if lumiimg makes these.
 
-    Without a machine their inputs lack what is of that; lumiimg makes the files then.
+    Without a machine, lumiimg is assumed to make the files, and inputs that depend on the machine are missing.
 
     Raises BadInputError if a base that is a file cannot be read.
     """
@@ -70,36 +70,36 @@ def steps_of(chain: Sequence[Definition], machine: BuildHost | None = None) -> t
         found.append(BuildStep(files, layer_inputs(files, exports, machine)))
     for definition in chain:
         found.append(BuildStep(definition, layer_inputs(definition, exports, machine)))
-        if definition is not base or not by_engine:  # an engine's base has its variables in the image
+        if definition is not base or not by_engine:  # a base built by an engine has its variables in the image
             exports = [*exports, *map(export, definition.sections.environment)]
     return tuple(found)
 
 
 def is_by_engine(base: Definition, machine: BuildHost | None) -> bool:
-    """Whether the engine builds a base, which then has what the definition says of it."""
+    """Return whether the engine builds a base, which then contains the metadata of its definition."""
     return machine is not None and not content_below(base) and not machine.builds_base(base.sections.header.agent)
 
 
 def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildHost | None) -> dict[str, Any]:
-    """Return what the result of a layer depends on, but the content of what is below it.
+    """Return everything that the result of a layer depends on, except the content below it.
 
-    `exports` set the variables of the layers below. The day is not part of it: a base from a moving archive stays as it
-    was until its result is removed from the cache, or `build --fresh`. What a definition only says of the image, as its
-    own variables, is not in the layer.
+    `exports` set the variables of the layers below. The date is not included: a base from a moving archive stays the
+    same until its result is removed from the cache, or `build --fresh`. Metadata of the image in a definition, such as
+    the layer's own variables, is not in the layer.
     """
     sections = definition.sections
     made_by = {}
     if machine is not None:
         made_by["engine"] = machine.kind.value
         made_by["owners"] = "kept" if machine.has_subids else "lost"
-        made_by["mksquashfs"] = machine.mksquashfs_version  # another packs the same files into other bytes
-        if definition.parent is None:  # Apptainer, where it makes a base, gives the files of a registry's image to root
+        made_by["mksquashfs"] = machine.mksquashfs_version  # another version packs the same files into other bytes
+        if definition.parent is None:  # when Apptainer makes a base, it gives the files of a registry image to root
             made_by["base"] = machine.kind.value if is_by_engine(definition, machine) else "lumiimg"
     return {
         "format": _LAYER_FORMAT,
         **made_by,
         "definition": f"{sections.post}\0{sections.test}" if definition.parent else _without_version(sections),
-        # what it is made of is looked through for their code
+        # the result is checked for code for these
         "gpus": " ".join(filter(None, (*definition.gpus, definition.gpu_of_wheels))),
         "environment": "\n".join(exports),
         "files": {
@@ -107,13 +107,13 @@ def layer_inputs(definition: Definition, exports: Sequence[str], machine: BuildH
             for file in definition.files
         },
         **({"origin": file_stamp(definition.origin)} if definition.origin else {}),
-        # without TLS anybody on the way may have put in another base
+        # without TLS, anyone on the network path may have substituted another base
         **({"plain_http": True} if definition.plain_http else {}),
     }
 
 
 def _without_version(sections: Sections) -> str:
-    """Return a definition without the version of the lumiimg that wrote it: a newer one need not build it again."""
+    """Return a definition without the version of the lumiimg that wrote it: an upgrade need not rebuild it."""
     labels = tuple((key, value) for key, value in sections.labels if key != VERSION_LABEL)
     return replace(sections, labels=labels).body
 
@@ -122,15 +122,15 @@ def _without_version(sections: Sections) -> str:
 
 
 def content_below(first: Definition) -> str:
-    """Return the content of what layers are laid over as it is: a base that is a file here; nothing for another base.
+    """Return the content of a base that is a local file over which layers are built as it is; empty for another base.
 
-    It is that of this machine's file: a copy of it, elsewhere, is another. Raises BadInputError if it cannot be read.
+    It identifies the file on this machine: a copy elsewhere differs. Raises BadInputError if it cannot be read.
     """
     return file_stamp(first.origin) if first.origin is not None and _can_be_below(first.origin) else ""
 
 
 def _can_be_below(image: Path) -> bool:
-    """Whether layers can be laid over an image as it is: a SIF of one squashfs."""
+    """Return whether layers can be built over an image as it is: a SIF with one squashfs."""
     try:
         found = read_sif(image)
         found.root_partition()
@@ -140,14 +140,14 @@ def _can_be_below(image: Path) -> bool:
 
 
 def content_after(content: str, entry: CacheEntry) -> str:
-    """Return the content of what is below the next layer; `content` is that of what is below this one."""
+    """Return the content below the next layer; `content` is that below this one."""
     return hashlib.sha256(f"{content}{entry.sha256}".encode()).hexdigest()
 
 
 def cached_prefix(steps: Sequence[BuildStep], find: Callable[[CacheKey], CacheEntry | None]) -> list[CacheEntry]:
-    """Return the results of the lowest steps, up to the first that is not there; `find` is that of a cache.
+    """Return the cached results of the lowest steps, up to the first missing one; `find` is that of a cache.
 
-    What a step that is not there will come to, and so what the keys of those above it are, nobody knows.
+    The result of a missing step is unknown, and so are the keys of the steps above it.
     """
     found: list[CacheEntry] = []
     content = content_below(steps[0].definition)
@@ -161,19 +161,19 @@ def cached_prefix(steps: Sequence[BuildStep], find: Callable[[CacheKey], CacheEn
 
 
 def sources_of(definition: Definition) -> list[LockedSource]:
-    """Return what a layer needs that is fetched."""
+    """Return the sources of a layer that have to be fetched."""
     return [file.origin for file in definition.files if isinstance(file.origin, LockedSource)]
 
 
-# -- of what scripts compile, and of images --
+# -- keys of compile caches, and of images --
 
 
 def compile_cache_key(steps: Sequence[BuildStep], at: int, base: str) -> CacheKey:
-    """Return the key of what a layer's script keeps between builds, its compiled wheels.
+    """Return the key of a layer's compile cache, which preserves its compiled wheels between builds.
 
-    It is made of the layer, of those below that it needs, of what the base came to (`base`: its digest), and of the
-    environment in which the script runs, which all layers below set: others may come between, or go, and nothing is
-    compiled again. The order of variables counts only among those of one name.
+    It consists of the layer, the layers below that it needs, the result of the base (`base`: its digest), and the
+    environment of the script, which all layers below set: other layers may be added or removed without recompiling.
+    The order of variables counts only among those of one name.
     """
 
     def own(step: BuildStep) -> dict[str, object]:
@@ -192,9 +192,9 @@ def compile_cache_key(steps: Sequence[BuildStep], at: int, base: str) -> CacheKe
 
 
 def image_number(chain: Sequence[Definition], steps: Sequence[BuildStep], documents: Mapping[str, bytes]) -> str:
-    """Return what an image is made of, as one word, before any of it is built: definitions, inputs, and documents.
+    """Return a digest, known before the build, over everything an image is made from: definitions, inputs, documents.
 
-    Its number in the file stands for it.
+    The UUID in the image file is derived from it.
     """
     parts = [_without_version(definition.sections) for definition in chain]
     parts += [CacheKey(step.inputs).digest for step in steps]
@@ -207,52 +207,52 @@ def image_number(chain: Sequence[Definition], steps: Sequence[BuildStep], docume
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One part of a key that is another."""
+    """One part in which two keys differ."""
 
     part: str
     """`content` (of what is below it), `engine`, `owners`, `mksquashfs`, `origin`, `files/…`, `environment` (of the
     layers below), `definition`."""
     lines: tuple[str, ...]
-    """What changed, as a unified diff where it is a text."""
+    """What changed, as a unified diff if the part is text of several lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup:
-    """Why a layer would be built again, or that it would not."""
+    """Whether a layer would be built again, and why."""
 
     layers: tuple[str, ...]
-    """Of the catalogue, that the step makes."""
+    """Catalogue layers that the step makes."""
     entry: CacheEntry | None
-    """The result, where it is there."""
+    """The result, if it is cached."""
     nearest: CacheEntry | None = None
-    """Where there is none: the entry that is most like it."""
+    """If there is no result: the most similar entry."""
     differences: tuple[Difference, ...] = ()
-    """In the order of the key."""
+    """Differences from that entry, in the order of the key."""
     base: CacheEntry | None = None
-    """What all of it stands on, where that is there."""
+    """The result of the lowest step, if it is cached."""
     below: str | None = None
-    """The layer that it lies on; null for a base."""
+    """The layer below; null for a base."""
 
     @property
     def hit(self) -> bool:
-        """Whether it is in the cache."""
+        """Whether the result is in the cache."""
         return self.entry is not None
 
     @property
     def exit_code(self) -> ExitCode:
-        """The same."""
+        """Good for a hit."""
         return ExitCode.GOOD if self.hit else ExitCode.NO
 
 
 def require_layer(layer: str, chain: Sequence[Definition]) -> None:
-    """Raise BadInputError for a layer that the image lacks."""
+    """Raise BadInputError if the image does not have the layer."""
     names = [definition.layers[0] for definition in chain]
     if layer not in names:
         raise BadInputError(f"{layer!r} is not a layer of this image", hint=f"it has: {', '.join(names)}")
 
 
 def why_rebuilt(layer: str, steps: Sequence[BuildStep], cache: LayerCache) -> CacheLookup:
-    """Compare the step of a layer with what the cache has of the same layer; the nearest has the fewest other lines."""
+    """Compare the step of a layer with the cache's entries for that layer; the nearest has the fewest changed lines."""
     steps = steps[: [step.definition.layers[0] for step in steps].index(layer) + 1]
     *lower, step = steps
     layers = step.definition.layers
@@ -292,7 +292,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
 
 
 def _texts(key: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parts of a key, each file as a part of its own."""
+    """Return the parts of a key, with each file as a separate part."""
     files = key["files"] if isinstance(key.get("files"), dict) else {}
     parts = {part: str(value) for part, value in key.items() if part != "files"}
     return parts | {f"files/{name.removeprefix('files/')}": str(digest) for name, digest in files.items()}

@@ -1,4 +1,4 @@
-"""One layer while it is built: its folder, the ways to run something for it, and whether it has code for the GPU."""
+"""One layer during its build: its folder, ways to run programs for it, and the check for GPU code."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition
 
 HELPER = (sys.executable, "-P", "-m", "lumiimg.build.changes")
-"""A program of ours (changes.py); with -P nothing of the current folder is imported."""
+"""Our own program (changes.py); with -P nothing is imported from the current folder."""
 SCRIPT_ENVIRONMENT = "/.singularity.d/env/91-environment.sh"
-"""What a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
+"""File in which a script adds to the environment of the image. Source: apptainer.org/docs, definition files, %post."""
 _SAME_PYC = "export PYTHONHASHSEED=0"
-"""Python before 3.11 compiles a set of constants in the order of its hashes, which are random: bpo-37596."""
+"""Python before 3.11 compiles sets of constants in the order of their hashes, which are random: bpo-37596."""
 _STOPPED = """\
 trap '_code=$? _line=$LINENO _at=$LINENO; [ "$BASH_SUBSHELL" != 1 ] || {
 [ "${BASH_SOURCE[0]}" = "$0" ] || _line=${BASH_LINENO[${#BASH_LINENO[@]}-2]}
 echo "lumiimg: stopped $_code $_line $_at ${BASH_SOURCE[0]##*/} ${BASH_COMMAND%%[[:cntrl:]]*}" >&2; }' ERR
 set -E"""
-"""Names the command that ends a layer's script, which runs in a subshell of its own (`definition/writer.py`): many
-print nothing, as `test -e`. Deeper subshells may fail as they like. Source: bash(1), ERR, LINENO, BASH_LINENO."""
+"""Prints the command that ended a layer's script, which runs in its own subshell (`definition/writer.py`): many print
+nothing, such as `test -e`. Failures in deeper subshells are ignored. Source: bash(1), ERR, LINENO, BASH_LINENO."""
 _STOP = re.compile(
     r"(?m)^lumiimg: stopped (?P<code>\d{1,3}) (?P<line>\d{1,9}) (?P<at>\d{1,9}) (?P<file>\S+) (?P<command>.*)\n?"
 )
@@ -53,13 +53,13 @@ _SCRIPT, _RUNNING = ".script", ".running"
 _FULL_BYTES = 16 * 1024 * 1024
 _DISK_FULL = "No space left on device"
 _NO_SPACE = "no-space"
-"""What failures.toml calls it, and a quota."""
+"""The id in failures.toml for a full disk or an exhausted quota."""
 _DISK_FULL_MESSAGE = re.compile(rf"{_DISK_FULL}|Disk quota exceeded", re.IGNORECASE)
 _IN_TMPDIR = re.compile(r"(?<![\w/])(?:/var)?/tmp/")
-"""A file that a script has in TMPDIR (`binds`)."""
+"""Matches a file of a script that is in TMPDIR (`binds`)."""
 _BASH_SAYS = re.compile(rf"\S*/{re.escape(_SCRIPT)}: line (\d{{1,9}})(?=: )")
 _PACKED_FULL = re.compile(rf"out of space on output|{_DISK_FULL}")
-"""What mksquashfs says of a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
+"""Messages of mksquashfs about a full disk. Source: squashfs-tools mksquashfs.c, write_bytes."""
 _STICKY = 0o1777
 _SHOWN = 4
 _COMMAND_CHARS = 120
@@ -68,59 +68,59 @@ _OF_COMPILERS = "PYTORCH_ROCM_ARCH, GPU_TARGETS"
 
 @dataclass
 class LayerBuild:
-    """What a strategy needs to build one layer."""
+    """Everything that a strategy needs to build one layer."""
 
     machine: BuildHost
     environment: Mapping[str, str]
     definition: Definition
     folder: Path
-    """Its own; the files that its script gets are in it. What it holds is removed when the layer is done."""
+    """The layer's own folder, with the files for its script; its content is removed when the layer is done."""
     log: IO[bytes]
     on_notice: Callable[[str], None]
     exports: str = ""
-    """Commands by which the layers below set variables, which are not in the image before that is whole."""
+    """Commands that set the variables of the layers below, which are not in the image until it is complete."""
     running: str = ""
     """The script or test that was written last."""
     full: Path | None = None
-    """The folder, this one or TMPDIR, that had no room left while something ran for the layer."""
+    """The folder, this one or TMPDIR, that ran out of space while a program ran for the layer."""
 
     @property
     def name(self) -> str:
-        """Its layer, as messages name it."""
+        """The layer's name in messages."""
         return f"layer {', '.join(self.definition.layers)}"
 
     @property
     def work(self) -> Path:
-        """What the script has at BUILD_FOLDER, to write into."""
+        """The writable folder that the script finds at BUILD_FOLDER."""
         return self.folder / "work"
 
     @property
     def test_folder(self) -> Path:
-        """Folder of the layer's test."""
+        """The folder of the layer's test."""
         return self.folder / "test"
 
     @property
     def compile_cache(self) -> Path:
-        """Folder that the layer's script has again in the next build (`KEPT`)."""
+        """The folder that is preserved for the layer's script in the next build (`KEPT`)."""
         return self.work / self.definition.layers[0] / "kept"
 
     @property
     def scratch(self) -> Path:
-        """Where an engine may unpack."""
+        """The folder where an engine may unpack."""
         folder = self.folder / "scratch"
         folder.mkdir(exist_ok=True)
         return folder
 
     @property
     def has_ended(self) -> bool:
-        """Whether the script came to its end, well or not: then nothing that it keeps is half written."""
+        """Whether the script ended, successfully or not: then nothing in its compile cache is partly written."""
         return not os.path.lexists(self.work / _RUNNING)
 
     def on_line(self, text: str) -> None:
-        """Pass a line on, and see whether there is room left: once something has failed, there is again.
+        """Pass a line on, and check the free space: after a failure, some is free again.
 
-        Programs in a build say many things of a full disk (debootstrap: "Couldn't download packages"). TMPDIR may be
-        small, and full for others' files: it is at fault only where somebody says so.
+        Programs report a full disk in many ways (debootstrap: "Couldn't download packages"). TMPDIR may be small and
+        full of other users' files: it is blamed only if a program reports a full disk.
         """
         if self.full is None and shutil.disk_usage(self.folder).free < _FULL_BYTES:
             self.full = self.folder
@@ -129,20 +129,20 @@ class LayerBuild:
         self.on_notice(redact(text))
 
     def _see_tmpdir(self, text: str) -> None:
-        """Note that TMPDIR is full, where it is, or a line of a full disk names a file in it."""
+        """Record TMPDIR as full if it is, or if a line about a full disk names a file in it."""
         temporary = temporary_folder()
         if _IN_TMPDIR.search(text.replace(str(self.folder), "_")) or shutil.disk_usage(temporary).free < _FULL_BYTES:
             self.full = temporary
 
     def say(self, text: str) -> None:
-        """Pass on what lumiimg itself does, and write it into the log."""
+        """Report what lumiimg itself is doing, and write it into the log."""
         self.log.write(f"{text}\n".encode())
         self.on_notice(text)
 
     def script(self, place: str, *, sourced: Sequence[str] = ()) -> list[str]:
-        """Write what runs the script of the layer, which finds its files at `place`; return how it is called.
+        """Write a program that runs the layer's script, which finds its files at `place`; return the command for it.
 
-        `sourced`: files of the image from which it takes variables, where no engine has done so.
+        `sourced`: files of the image from which to read variables if no engine does so.
         """
         before, after = (
             [f"[ ! -e {file} ] || . {file}" for file in files] for files in (sourced, [SCRIPT_ENVIRONMENT])
@@ -155,9 +155,9 @@ class LayerBuild:
         return self._program(self.work, "\n".join(lines), place)
 
     def test(self, place: str) -> list[str]:
-        """Write the test of the layer; return how it is called.
+        """Write the test of the layer into a new folder; return the command that runs it.
 
-        Into a new folder: in its own the script may have put a link that leads to a file of the user.
+        In the script's folder, the script may have put a link that leads to a file of the user.
         """
         self.test_folder.mkdir()
         return self._program(self.test_folder, f"{_STOPPED}\n{self.definition.sections.test}", place)
@@ -169,10 +169,10 @@ class LayerBuild:
 
     @contextmanager
     def binds(self, place: str, shown: Path) -> Iterator[list[BindSpec]]:
-        """Yield what a script has of this machine: its files to read, the rest to write into, and a /tmp of its own.
+        """Yield the binds of a script: its files, read-only; its writable folder; its own /tmp.
 
-        `shown`: what it has at `place`, `work` or `test_folder`.
-        It sees the hosts of this machine and may add to them: an engine's own build does not preserve them either.
+        `shown`: the folder bound at `place`, `work` or `test_folder`.
+        It sees this machine's /etc/hosts and may add to the copy, which is lost, as in an engine's own build.
         """
         found = [BindSpec(f"{shown}", place)]
         layer = self.definition.layers[0]
@@ -181,10 +181,10 @@ class LayerBuild:
             (self.work / layer / folder.name).mkdir(parents=True, exist_ok=True)
             found.append(BindSpec(f"{folder}", f"{place}/{layer}/{folder.name}", read_only=True))
         hosts = self.scratch / "hosts"
-        with suppress(OSError):  # not on every machine
+        with suppress(OSError):  # missing on some machines
             shutil.copyfile("/etc/hosts", hosts)
             found.append(BindSpec(f"{hosts}", "/etc/hosts"))
-        # where temporary files are quick to write, often memory
+        # in TMPDIR, where writing is fast: often memory
         with scratch_folder(temporary_folder()) as private:
             for target in ("/tmp", "/var/tmp"):  # noqa: S108 - of the image
                 source = private / target[1:].replace("/", "-")
@@ -204,7 +204,7 @@ class LayerBuild:
     ) -> None:
         """Run the script or the test of the layer in an image, by `engines.script_words`. Raises FailedError.
 
-        `within`: what the command is run by, as root of a namespace; there the kernel makes the container.
+        `within`: wraps the command to run it as root of a namespace, where the kernel makes the container.
         """
         engine = self.machine.engine if within is None else engines.of_kernel()
         own = self.machine.container.has_pid_namespace
@@ -213,7 +213,7 @@ class LayerBuild:
             words = engines.script_words(engine, root, argv, binds=binds, writable=writable, has_pid_namespace=own)
             environment = engines.unpacking_in(self.scratch, engine, self.environment)
             done = run(within(words) if within else words, env=environment, log=self.log, on_line=self.on_line)
-            self.check(done)  # while what it left in TMPDIR is there
+            self.check(done)  # before its files in TMPDIR are removed
 
     def command(
         self,
@@ -221,7 +221,7 @@ class LayerBuild:
         variables: Mapping[str, str] | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a program of this machine; the times that it gives to files are those of an image (`EPOCH`)."""
+        """Run a program of this machine; it gives files the times of an image (`EPOCH`)."""
         environment = {**self.environment, **(variables or {})} | {
             "SOURCE_DATE_EPOCH": str(EPOCH),
             "PYTHONPATH": str(Path(lumiimg.__file__).parents[1]),
@@ -229,14 +229,14 @@ class LayerBuild:
         return run(argv, env=environment, log=self.log, on_line=on_line)
 
     def as_root(self, argv: Sequence[str | Path]) -> Completed:
-        """Run a program of this machine as root of a user namespace, where there is one."""
+        """Run a program of this machine as root of a user namespace if possible."""
         return self.command(self.machine.as_root(argv))
 
     def unpack(self, image: Path, root: Path, *, keeps_own: bool = False) -> None:
-        """Lay the files of an image over a folder (`changes.unpack`), as this user where there is no root.
+        """Unpack the files of an image over a folder (`changes.unpack`), as this user if nothing can be root.
 
-        Compressed layers become tars beside it, not in TMPDIR, which on a login node is memory. Raises FailedError,
-        also before a disk would be full.
+        Compressed layers are decompressed beside it, not in TMPDIR, which is memory on a login node. Raises
+        FailedError, also before a disk would become full.
         """
         how = [*(() if self.machine.has_subids else ("as-user",)), *(("but-own",) if keeps_own else ())]
         with scratch_folder(self.folder, "tars-") as tars:
@@ -244,13 +244,13 @@ class LayerBuild:
             self.run_helper("unpack", root, image, tars, *how)
 
     def run_helper(self, command: str, *paths: Path | str) -> None:
-        """Have changes.py do something to files of a layer. Raises FailedError."""
+        """Run a command of changes.py on files of a layer. Raises FailedError."""
         completed = self.as_root([*HELPER, command, *paths])
         if not completed.ok:
             raise FailedError(f"its files cannot be read: {completed.last_line[:300]}", where=self.definition.name)
 
     def squash(self, folder: Path, target: Path, offset: int = 0) -> None:
-        """Write a folder as a squashfs into `target`, `offset` bytes behind its beginning. Raises as `pack`."""
+        """Write a folder as a squashfs into `target` at `offset` bytes. Raises the errors of `pack`."""
         options = ["-offset", str(offset)] if offset else []
         options += [] if self.machine.has_subids else ["-all-root"]
         # engines mount their own /dev over it, and leave what an image has there out of a SIF
@@ -259,7 +259,7 @@ class LayerBuild:
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Report what the system refuses while the layer is built as a failure of that layer. Raises FailedError."""
+        """Report system errors during the build of the layer as its failure. Raises FailedError."""
         try:
             yield
         except OSError as error:
@@ -270,7 +270,7 @@ class LayerBuild:
             raise FailedError(f"{self.name}: {where}{what}", hint=known.remedy if known else None) from error
 
     def check(self, completed: Completed) -> None:
-        """Raise FailedError, with what is known of such a failure, for a program that failed."""
+        """Raise FailedError for a program that failed, with the explanation of a known failure."""
         if completed.ok:
             return
         output = _STOP.sub("", completed.output)
@@ -296,12 +296,12 @@ class LayerBuild:
         where = self._own_line(line)
         if stop["file"] != _SCRIPT:
             where += f", in {stop['file']} line {stop['at']}"
-        elif line <= len(lines := self.running.splitlines()):  # of a pipeline bash has the last command alone
+        elif line <= len(lines := self.running.splitlines()):  # bash has only the last command of a pipeline
             command = lines[line - 1]
         return f"{one_line(where)}: {one_line(command.strip())[:_COMMAND_CHARS]}: exit {stop['code']}"
 
     def _own_line(self, number: int) -> str:
-        """Return what a line of all that was run is in the layer's own file."""
+        """Return the position in the layer's own file for a line of the whole script that was run."""
         for at, text in reversed([*enumerate(self.running.splitlines()[:number], 1)]):
             if text.startswith(SCRIPT_MARK):
                 return f"{text.rpartition(' ')[2]} line {number - at}"
@@ -318,7 +318,7 @@ def pack(
 ) -> None:
     """Write a folder as a squashfs; `within` runs the program. Raises FailedError if it fails.
 
-    `elsewhere`: what to do where the disk of `target` is full.
+    `elsewhere`: the hint if the disk of `target` is full.
     """
     argv: list[str | Path] = [mksquashfs, folder, target, "-noappend", "-no-progress", "-quiet"]
     done = within([*argv, *PACKED, "-processors", str(len(os.sched_getaffinity(0))), *options])
@@ -329,11 +329,11 @@ def pack(
 
 
 def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_wheels: str | None = None) -> str | None:
-    """Raise FailedError where a layer has GPU code, and none that one of its GPUs takes: on the node it is too late.
+    """Raise FailedError if a layer has GPU code, but none for one of its GPUs: on the node it would be too late.
 
-    `gpus`: what the layer is compiled for; `of_wheels`: what its wheels are to have code for, in what each job calls.
-    `result`: what the layer put in. A layer without any GPU code is a note, which is returned: it may compile when
-    it is called, as Triton does.
+    `gpus`: the GPUs that the layer is compiled for; `of_wheels`: the GPU that the wheels must have code for, in
+    components that every job calls; `result`: the files that the layer added. For a compiled layer without GPU code, a
+    note is returned: it may compile at run time, as Triton does.
     """
     wanted = gpus or ([of_wheels] if of_wheels is not None else [])
     if not wanted:
@@ -346,7 +346,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
         try:
             verdicts = component_fits(code, node_gpu(gpu))
         except GpuCodeError:
-            continue  # a name that no compiler takes either
+            continue  # a name that no compiler accepts either
         lacking = [one for one in verdicts if one.fit is GpuFit.NO and (gpus or one.needed)]
         if any(one.needed for one in lacking) or (gpus and len(lacking) == len(verdicts)):
             shown = ", ".join(f"{one.component} ({one.has})" for one in lacking[:_SHOWN])

@@ -1,8 +1,8 @@
-"""Layers merged into one squashfs: data blocks are copied as they are compressed, only the tables are written again.
+"""Merge layers into one squashfs: compressed data blocks are copied as they are, only the tables are rewritten.
 
-mksquashfs would unpack and compress the whole image for each change of a layer: minutes for ROCm's tens of gigabytes.
+mksquashfs would decompress and recompress the whole image after each change: minutes for ROCm's tens of gigabytes.
 
-The kernel takes a file system only where its tables follow each other without a gap: inodes, directories, fragments,
+The kernel accepts a file system only if its tables follow each other without gaps: inodes, directories, fragments,
 export, ids, extended attributes (`fs/squashfs/super.c`, squashfs_fill_super; `image/squashfs/format.py` has the rest).
 """
 
@@ -24,32 +24,32 @@ from lumiimg.image import FileKind, FileStat, ImageError, open_squashfs
 from lumiimg.image.squashfs.format import Content
 
 _BLOCK_BYTES = 128 << 10
-"""Of data, as mksquashfs has it where nobody asks for another size."""
+"""Size of a data block, the default of mksquashfs."""
 _COMPRESSION_LEVEL = 4
-"""As mksquashfs packs (docs/decisions.md#everything-is-gzip)."""
+"""The level that mksquashfs is run with (docs/decisions.md#everything-is-gzip)."""
 _TYPE_OF_KIND = {kind: number for number, kind in disk.KIND_OF_TYPE.items()}
 _FLAGS = 0x40 | 0x80
-"""Equal files are one; there is an export table."""
+"""Duplicate files are merged; there is an export table."""
 _NO_XATTRS_FLAG = 0x200
 _PAD_BYTES = 4096
 _CHUNK_BYTES = 8 << 20
 _MAX_FILES = 20_000_000
 _LEFT_OUT = "dev"
-"""Engines mount their own /dev over it, and leave what an image has there out of a SIF."""
+"""Left empty: engines mount their own /dev over it, and leave its content out of a SIF."""
 _NO_CONTENT = Content()
 _PREFIXES = {prefix: number for number, prefix in disk.XATTR_PREFIXES.items()}
 
 
 def can_merge(layers: Sequence[Path]) -> bool:
-    """Whether layers are compressed as lumiimg compresses, by gzip in blocks of one size. Raises ImageError."""
+    """Return whether layers are compressed like lumiimg's: by gzip, in blocks of its size. Raises ImageError."""
     with open_squashfs(layers) as overlay:
         return _are_alike(overlay.layers)
 
 
 def merge_squashfs(layers: Sequence[Path], target: Path, offset: int) -> None:
-    """Write layers, the lowest first, as one squashfs into `target`, `offset` bytes behind its beginning.
+    """Write layers, the lowest first, as one squashfs into `target` at `offset` bytes.
 
-    Raises ImageError for a layer that is damaged or `can_merge` says no of, OSError if it cannot be written.
+    Raises ImageError if a layer is damaged or cannot be merged (`can_merge`), OSError if `target` cannot be written.
     """
     with open_squashfs(layers) as overlay:
         if not _are_alike(overlay.layers):
@@ -65,7 +65,7 @@ def _are_alike(trees: Iterable[Any]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file or directory on its way into the inode table."""
+    """A file or directory that will go into the inode table."""
 
     node: Any
     stat: FileStat
@@ -73,12 +73,12 @@ class _Inode:
     parent: int
     layer: int = 0
     content: Content = _NO_CONTENT
-    """Of a regular file, and the layer that it is in."""
+    """Data of a regular file, in `layer`."""
     names: list[tuple[bytes, _Inode]] = field(default_factory=list)
-    """Of a directory, in their order."""
+    """Sorted entries of a directory."""
     links: int = 0
     reference: int = -1
-    """Where it is in the inode table; -1 before it is written."""
+    """Position in the inode table; -1 until it is written."""
 
     @property
     def type(self) -> int:
@@ -99,15 +99,15 @@ class _Writer:
         self._known: dict[Hashable, _Inode] = {}
         """Inodes by their identities, in the order of their numbers."""
         self._starts: dict[tuple[int, int], int] = {}
-        """Of the blocks of files, by layer and start: first their bytes, then where they were copied to."""
+        """By layer and start of a file's blocks: first their size, then, once copied, their new start."""
         self._fragments: dict[tuple[int, int], int] = {}
-        """By layer and number: the number that they get."""
+        """New numbers of fragments, by layer and old number."""
         self._fragment_records: list[bytes] = []
 
     def write(self) -> None:
         folders = self._collect()
         at = self._copy_data()
-        for folder in reversed(folders):  # what a directory holds before it
+        for folder in reversed(folders):  # the content of a directory before the directory
             self._write_folder(folder)
         inodes, listings = self._inodes.finish(), self._listings.finish()
         inode_table, directory_table = at, at + len(inodes)
@@ -149,12 +149,12 @@ class _Writer:
         self._file.seek(self._offset)
         self._file.write(disk.SUPERBLOCK.pack(*superblock))
 
-    # -- what there is --
+    # -- inodes --
 
     def _collect(self) -> list[_Inode]:
-        """Return all directories, each before those in it; note all files, and where their data lie."""
+        """Return all directories, each before its subdirectories; record all files, and where their data is."""
         folders, left_out = [self._inode(self._tree.root, 0)], None
-        for folder in folders:  # which grow meanwhile
+        for folder in folders:  # the list grows meanwhile
             names = () if folder is left_out else self._tree.entries(folder.node)
             for name in sorted((entry.name for entry in names), key=os.fsencode):
                 node = self._tree.child(folder.node, name)
@@ -193,19 +193,19 @@ class _Writer:
     # -- data --
 
     def _copy_data(self) -> int:
-        """Copy the blocks that are seen, from the lowest layer up, and note where they went; return the end of them."""
+        """Copy the visible blocks, from the lowest layer up, and record where they are; return their end."""
         pieces = [(layer, start, size, -1, 0) for (layer, start), size in self._starts.items()]
         for layer, number in self._fragments:
             start, word = self._layers[layer].fragment_place(number)
             pieces.append((layer, start, word & ~disk.BLOCK_STORED, number, word))
         at = disk.SUPERBLOCK.size
-        runs: list[list[int]] = []  # layer, start, size: what lies side by side is copied at once
+        runs: list[list[int]] = []  # layer, start, size: adjacent pieces are copied at once
         for layer, start, size, number, word in sorted(pieces):
             if not runs or runs[-1][0] != layer or start > runs[-1][1] + runs[-1][2]:
                 runs.append([layer, start, 0])
             run = runs[-1]
             here = at - run[2] + start - run[1]
-            # equal files share their blocks, and one may be the beginning of another
+            # equal files share their blocks, and a file's blocks may be a prefix of another's
             more = max(0, start + size - run[1] - run[2])
             run[2] += more
             at += more
@@ -225,7 +225,7 @@ class _Writer:
     def _write_folder(self, folder: _Inode) -> None:
         """Write the inodes of the files in a directory, its listing, and its own inode."""
         for _, inode in folder.names:
-            if inode.reference < 0:  # else it is a directory, or has another name
+            if inode.reference < 0:  # else it is a directory, or a file already written under another name
                 self._write_file(inode)
         block, offset = self._listings.block, self._listings.offset
         size, index = self._write_listing(folder.names)
@@ -240,7 +240,7 @@ class _Writer:
             self._write(folder, disk.LONG, body + b"".join(index))
 
     def _write_listing(self, names: Sequence[tuple[bytes, _Inode]]) -> tuple[int, list[bytes]]:
-        """Write what a directory holds; return its bytes, and an index: a name for each block that it goes on in."""
+        """Write the entries of a directory; return their size, and an index with a name for each further block."""
         size = at = 0
         index: list[bytes] = []
         block = self._listings.block
@@ -288,12 +288,12 @@ class _Writer:
         if inode.links == 1 and xattrs == disk.NO_XATTRS and not holes and max(start, size) < 1 << 32:
             self._write(inode, 0, disk.FILE.pack(start, *tail, size) + words)
         else:
-            holes = min(holes, size - 1) if holes else 0  # as mksquashfs has it: never all of the file
+            holes = min(holes, size - 1) if holes else 0  # as in mksquashfs: never the whole file
             body = disk.LONG_FILE.pack(start, size, holes, inode.links, *tail, xattrs)
             self._write(inode, disk.LONG, body + words)
 
     def _write(self, inode: _Inode, more: int, body: bytes) -> None:
-        """Write an inode, whose type is so much `more` than its short one."""
+        """Write an inode, whose type is `more` above its short type."""
         stat = inode.stat
         owner = (self._ids.setdefault(one, len(self._ids)) for one in (stat.uid, stat.gid))
         time = min(stat.mtime_s, EPOCH)
@@ -302,32 +302,32 @@ class _Writer:
 
 
 def _is_near(first: _Inode, name: tuple[bytes, _Inode]) -> bool:
-    """Whether one run of names can hold a name with others: their inodes are in one block, their numbers near."""
+    """Return whether a name can share a run with `first`: inodes in the same block, inode numbers close."""
     inode = name[1]
     return inode.reference >> 16 == first.reference >> 16 and -(1 << 15) <= inode.number - first.number < 1 << 15
 
 
 class _MetadataWriter:
-    """A run of metadata blocks, which grows at its end."""
+    """A sequence of metadata blocks that grows at its end."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
         self._open = bytearray()
         self.block = 0
-        """Where the block that is written to begins, from the start of the table."""
+        """Start of the current block, relative to the table."""
 
     @property
     def offset(self) -> int:
-        """Where in its block the next byte goes."""
+        """Position of the next byte in the current block."""
         return len(self._open)
 
     @property
     def reference(self) -> int:
-        """Where the next byte goes, as inodes are referred to."""
+        """Position of the next byte, in the form of an inode reference."""
         return self.block << 16 | self.offset
 
     def write(self, data: bytes) -> None:
-        """Add bytes, across the borders of blocks if need be."""
+        """Add bytes, across block boundaries if necessary."""
         self._open += data
         while len(self._open) >= disk.METADATA_BYTES:
             self._close(bytes(self._open[: disk.METADATA_BYTES]))
@@ -349,7 +349,7 @@ class _MetadataWriter:
 
 
 def _lookup_table(records: Iterable[bytes], start: int) -> tuple[bytes, int]:
-    """Return a table of equal records that is found by number, to be written at `start`, and where its index is."""
+    """Return a table of equal-sized records, looked up by number and written at `start`, and where its index is."""
     body = _MetadataWriter()
     places: list[int] = []
     for record in records:
@@ -361,7 +361,7 @@ def _lookup_table(records: Iterable[bytes], start: int) -> tuple[bytes, int]:
 
 
 class _XattrWriter:
-    """Sets of extended attributes: inodes with the same ones share a set."""
+    """Sets of extended attributes: inodes with equal attributes share a set."""
 
     def __init__(self) -> None:
         self._body = _MetadataWriter()
@@ -369,7 +369,7 @@ class _XattrWriter:
         self._known: dict[tuple[tuple[bytes, bytes], ...], int] = {}
 
     def add(self, attributes: Mapping[bytes, bytes]) -> int:
-        """Return the number of the set of these."""
+        """Return the number of the set with these attributes."""
         if not attributes:
             return disk.NO_XATTRS
         key = tuple(sorted(attributes.items()))
@@ -386,7 +386,7 @@ class _XattrWriter:
         return self._known[key]
 
     def finish(self, start: int) -> tuple[bytes, int]:
-        """Return the table, to be written at `start`, and where its header is; nothing where there is no set."""
+        """Return the table, to be written at `start`, and where its header is; an empty table if there is no set."""
         if not self._sets:
             return b"", disk.NO_TABLE
         body = self._body.finish()

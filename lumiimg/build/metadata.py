@@ -1,7 +1,7 @@
-"""What engines look for in an image, and what lumiimg says of it: files of one last layer, in an empty folder of ours.
+"""Write the files that engines look for in an image, and lumiimg's own record, as a final layer in an empty folder.
 
-So nothing of it is written into a root folder that an image or a script has filled. Where Apptainer 1.4.5 builds the
-same definitions, its files are the same. Sources: its `internal/pkg/build/sources/base_environment.go`,
+So none of them is written into a root folder that an image or a script has filled. Apptainer 1.4.5 writes the same
+files when it builds the same definitions. Sources: its `internal/pkg/build/sources/base_environment.go`,
 `conveyorPacker_oci.go` and `metadata.go`; its texts are in `apptainer/`, with their licence.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lumiimg.definition.definition import Definition, Sections
 
 VERSION = "1.4.5"
-"""Of the Apptainer that writes the same; labels name it."""
+"""The Apptainer version that writes the same files; labels name it."""
 LABELS = f"{OWN}/labels.json"
 ENVIRONMENT = f"{OWN}/env/90-environment.sh"
 _LINKS = {
@@ -57,7 +57,7 @@ _LIMIT_BYTES = 8 << 20
 
 
 class _RunConfig(Struct, rename="pascal"):
-    """What is read of `config` (OCI image-spec config.md)."""
+    """The fields of `config` that are used (OCI image-spec config.md)."""
 
     entrypoint: tuple[str, ...] | None = None
     cmd: tuple[str, ...] | None = None
@@ -66,9 +66,9 @@ class _RunConfig(Struct, rename="pascal"):
 
 
 def write_config(root: Path, config: Mapping[str, object]) -> None:
-    """Write what `config` of an OCI image's config says into the new folder that its files will be unpacked into.
+    """Write the settings in `config` of an OCI image's config into the new folder where its files will be unpacked.
 
-    Raises DecodeError for a config of other types than it is to have.
+    Raises DecodeError if the config has values of wrong types.
     """
     settings = decode(config, _RunConfig, where="the config of the image")
     exports = "".join(map(_export, _utf8(settings.env)))
@@ -87,16 +87,16 @@ def write_config(root: Path, config: Mapping[str, object]) -> None:
 def write_metadata(
     root: Path, below: RootFileSystem, definitions: Sequence[Definition], labels: Mapping[str, str]
 ) -> None:
-    """Write the metadata of definitions into an empty folder that will be laid over the image, and what it lacks.
+    """Write the metadata of definitions, and files that the image lacks, into an empty folder to be laid over it.
 
-    `definitions` are those that no engine has built; `labels` are added to theirs. Raises FailedError for labels in the
-    image that no engine has written.
+    `definitions` are those that no engine has built; `labels` are added to theirs. Raises FailedError if labels in the
+    image are malformed.
     """
     own = _Files(root, below)
     root.chmod(below.stat("/").permissions | stat.S_IWUSR)
     for path in (*MOUNT_FOLDERS, f"{OWN}/libs"):
         if (target := own.lacking(path)) is not None:
-            target.mkdir(0o755, exist_ok=True)  # two may lead to one place
+            target.mkdir(0o755, exist_ok=True)  # two paths may lead to one place
     for path, text in _LINKS.items():
         if (target := own.lacking(path)) is not None:
             target.symlink_to(f"{OWN.removeprefix('/')}/{text}")
@@ -111,16 +111,16 @@ def write_metadata(
     if environment := "".join(_environment(sections) for sections in parts if sections.environment):
         own.write(ENVIRONMENT, (own.read(ENVIRONMENT) or texts[ENVIRONMENT]) + environment, 0o755)
     if tests := [sections.test for sections in parts if sections.test]:
-        own.write(f"{OWN}/test", _script(tests[-1]), 0o755)  # the uppermost has those of all layers
+        own.write(f"{OWN}/test", _script(tests[-1]), 0o755)  # the test of the top layer includes those of all layers
     for sections in parts[-1:]:
         own.write(f"{OWN}/Singularity", sections.body, 0o644)
 
 
 def date_labels(root: Path) -> None:
-    """Have labels that an engine has just written say the date that everything in an image has.
+    """Set the date in labels that an engine has just written to that of all files in an image.
 
-    The same base is then the same bytes on another day. Raises FailedError for labels that no engine has written,
-    OSError for a link in their place.
+    The same base then has the same bytes on another day. Raises FailedError if the labels are malformed, OSError if a
+    link is in their place.
     """
     with folder(root, OWN) as at, open(open_file(at, LABELS.rpartition("/")[2], os.O_RDWR), "r+b") as file:  # noqa: PTH123
         labels = _read_labels(file.read(_LIMIT_BYTES).decode("utf-8", "replace"))
@@ -130,19 +130,19 @@ def date_labels(root: Path) -> None:
 
 
 def build_date() -> str:
-    """Return the date that everything in an image has, as engines write one into the labels."""
+    """Return the date of all files in an image, in the format of engines' labels."""
     return dt.datetime.fromtimestamp(EPOCH, tz=dt.UTC).strftime("%A_%d_%B_%Y_%H:%M:%S_UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """An empty folder of ours, and the image that it will be laid over."""
+    """Our own empty folder, and the image that it will be laid over."""
 
     root: Path
     below: RootFileSystem
 
     def read(self, path: str) -> str | None:
-        """Return what is in a file of the image; None where there is none, or only behind a link."""
+        """Return the content of a file of the image; None if it does not exist, or only through a link."""
         if not self.below.is_file(path) or self.below.resolve(path) != path:
             return None
         try:
@@ -151,16 +151,16 @@ class _Files:
             raise FailedError(error.what, where=path) from error
 
     def write(self, path: str, text: str, permissions: int) -> None:
-        """Write a file, with the permissions of the one that it hides."""
+        """Write a file; if it hides one of the image, with that one's permissions."""
         is_below = self.below.is_file(path) and self.below.resolve(path) == path
         target = self._place(path)
         target.write_bytes(text.encode("utf-8", "surrogateescape"))
         target.chmod(self.below.stat(path).permissions if is_below else permissions)
 
     def lacking(self, path: str) -> Path | None:
-        """Return where in the folder a path is that the image lacks; None where it has it.
+        """Return where in the folder to create a path that the image lacks; None if the image has it.
 
-        No link leads to an engine's own.
+        Engines' own files must not be reached through links.
         """
         above, is_own = path.rpartition("/")[0] or "/", path.startswith(OWN)
         if self.below.exists(path) and not (is_own and self.below.resolve(above) != above):
@@ -169,7 +169,7 @@ class _Files:
         return None if place is None else self._place(place)
 
     def _place(self, path: str) -> Path:
-        """Return the path of a file in the folder; the folders above it are made, as the image has them."""
+        """Return the path of a file in the folder; create its parents with the permissions that the image has."""
         here = self.root
         for name in path.split("/")[1:-1]:
             here /= name
@@ -181,17 +181,17 @@ class _Files:
 
 
 def _utf8(texts: Sequence[str] | None) -> list[str]:
-    return [text.encode("utf-8", "replace").decode() for text in texts or ()]  # JSON may have halves of a character
+    return [text.encode("utf-8", "replace").decode() for text in texts or ()]  # JSON may have lone surrogates
 
 
 def _runscript(entrypoint: Sequence[str], command: Sequence[str]) -> str:
-    """Return the script that runs what an OCI image says: its command, or arguments in the place of that."""
+    """Return the script that runs the entrypoint of an OCI image with its command or the given arguments."""
     default = f"[ $# -gt 0 ] || set -- {shlex.join(command)}\n" if command else ""
     return f'#!/bin/sh\n{default}exec {shlex.join(entrypoint)} "$@"\n'
 
 
 def _export(variable: str) -> str:
-    """Return the line that sets a variable of an OCI image, unless whoever runs it has; none for no name of one."""
+    """Return the line that sets a variable of an OCI image unless the user has set it; empty for an invalid name."""
     name, equals, value = variable.partition("=")
     if not _VARIABLE.fullmatch(name):
         return ""
@@ -207,13 +207,13 @@ def _environment(sections: Sections) -> str:
 
 
 def _script(test: str) -> str:
-    """Return a script as engines write it, whose first line names what runs it."""
+    """Return a script, whose first line is a shebang, in the form in which engines write it."""
     shebang, _, text = test.partition("\n")
     return f"{shebang}\n\n{text}\n\n"
 
 
 def _labels(known: str | None, definitions: Sequence[Definition]) -> dict[str, str]:
-    """Return all labels: a definition replaces none that is there."""
+    """Return all labels: those of definitions do not replace existing ones."""
     labels = _read_labels(known)
     for definition in definitions:
         keywords = (line.partition(": ")[::2] for line in definition.sections.header.text.splitlines())

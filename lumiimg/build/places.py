@@ -1,4 +1,4 @@
-"""Where a build writes: the image, the log beside it, the folder of definitions; what it does not write over."""
+"""Where a build writes (the image, the log beside it, the folder of definitions), and what it does not overwrite."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ANOTHER_NAME = "-o names another file, --force replaces it"
 
 
 def log_path(output: Path) -> Path:
-    """Return where the engine's output of a build goes."""
+    """Return the path of the log with the engine's output."""
     return output.with_name(output.name + ".log")
 
 
 def refuse_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
-    """Refuse what would be lost, before anything is fetched or written. Raises BadInputError.
+    """Raise BadInputError for an output that would destroy a file, before anything is fetched or written.
 
-    `may_be_the_same`: an image of lumiimg may be the very one that is asked for; the builder sees.
+    `may_be_the_same`: an image of lumiimg may already be the requested one, which the builder checks.
     """
     refuse_bad_name(output)
     if output.is_dir():
@@ -39,7 +39,7 @@ def refuse_output(output: Path, *, force: bool, may_be_the_same: bool) -> None:
 
 
 def refuse_folder(folder: Path, *, force: bool) -> None:
-    """Refuse a folder for definitions in which something is. Raises BadInputError."""
+    """Raise BadInputError if a folder for definitions is not empty."""
     if folder.exists() and not folder.is_dir():
         raise BadInputError("is not a folder", where=str(folder))
     if folder.is_dir() and any(folder.iterdir()) and not force:

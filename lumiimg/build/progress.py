@@ -1,4 +1,4 @@
-"""What is shown of a build while it runs, what each part of it took, and the log: all that engine and scripts print."""
+"""The progress of a build, the cost of each part, and the log with all output of the engine and the scripts."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from lumiimg.engine.workspace import MOVE_OUTPUT
 
 _LINE_LIMIT_BYTES = 64 * 1024
 DOWNLOADS, IMAGE = "downloads", "image"
-"""The first stage, and the last: what is not here is fetched; layers are put together."""
+"""The first stage fetches missing sources, the last merges the layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildStage:
-    """One part of a build, for its account."""
+    """The account of one part of a build."""
 
     name: str
-    """Of the part."""
+    """Name of the part."""
     seconds: float
-    """By the clock."""
+    """Elapsed time."""
     cpu_seconds: float
-    """Of all processes that were run for it and waited for."""
+    """CPU time of all child processes that were waited for."""
     size_bytes: int
-    """Of what came out of it."""
+    """Size of its result."""
     reused: bool
     """Whether it was taken from the cache."""
 
     @property
     def outcome(self) -> str:
-        """What it came to, in words."""
+        """The result in words."""
         took = "kept from an earlier build" if self.reused else f"cpu {duration(self.cpu_seconds)}"
         return f"{took}, {size(self.size_bytes)}"
 
 
 class StageClock:
-    """Counts from where it is made."""
+    """Measures elapsed and CPU time from its creation."""
 
     def __init__(self) -> None:
         self._start, self._cpu = time.monotonic(), _cpu_of_children()
 
     def stage(self, name: str, size_bytes: int, *, reused: bool) -> BuildStage:
-        """Return what was taken since."""
+        """Return the stage that has lasted since then."""
         return BuildStage(name, time.monotonic() - self._start, _cpu_of_children() - self._cpu, size_bytes, reused)
 
 
@@ -60,25 +60,25 @@ def _cpu_of_children() -> float:
 
 
 class Progress:
-    """Hears what happens while it happens; this one says nothing of it."""
+    """Receives events during a build; this base class shows nothing."""
 
     def begin(self, names: Sequence[str]) -> None:
-        """Hear of all steps that will come, in order."""
+        """Receive the names of all steps, in order."""
 
     def step_started(self, name: str, last_s: float | None = None) -> None:
-        """Hear that a step begins, and what it took the last time, where that is known."""
+        """Receive the start of a step, with its last duration if known."""
 
     def line(self, text: str) -> None:
-        """Hear a line that the engine, or a script in it, printed."""
+        """Receive a line of output from the engine or a script in it."""
 
     def notice(self, text: str) -> None:
-        """Hear what a person should know while it is built."""
+        """Receive a message that the user should see during the build."""
 
     def step_done(self, stage: BuildStage) -> None:
-        """Report what a step took; its result is in the cache."""
+        """Receive the account of a step, whose result is available."""
 
     def stop(self) -> None:
-        """Hear that nothing more comes, also where a step failed."""
+        """End the display, also after a failed step."""
 
     def __enter__(self) -> Self:
         return self
@@ -88,21 +88,21 @@ class Progress:
 
 
 class BuildLog(io.FileIO):
-    """A new file for what is printed, without secrets; what had its name is gone, a link is not followed.
+    """A new log file without secrets; it replaces an existing file, and a link is not followed.
 
-    It is written line by line, and at once. Writing raises FailedError where the disk of the log is full: an OSError
-    would be taken for one of the layer that is built.
+    Lines are written whole and at once. Writing raises FailedError if the disk of the log is full: an OSError would be
+    blamed on the layer being built.
     """
 
     def __init__(self, path: Path, secrets: Collection[str] = ()) -> None:
-        """Raise OSError where the folder cannot be written. `secrets` are texts that are not to be in it."""
+        """Create the log; raise OSError if its folder is not writable. `secrets`: texts that must not appear in it."""
         path.unlink(missing_ok=True)
         super().__init__(os.fspath(path), "xb")
         self._secrets = secrets
         self._rest = b""
 
     def write(self, data: bytes) -> int:  # type: ignore[override]  # nobody gives it another buffer
-        """Write whole lines; the beginning of one waits for its end, in which the rest of a secret may be."""
+        """Write whole lines; the start of a line is buffered until its end, which may complete a secret."""
         lines, newline, self._rest = (self._rest + data).rpartition(b"\n")
         self._put(lines + newline)
         if len(self._rest) > _LINE_LIMIT_BYTES:
@@ -110,7 +110,7 @@ class BuildLog(io.FileIO):
         return len(data)
 
     def flush(self) -> None:
-        """Write what waits, too."""
+        """Write the buffered start of a line."""
         rest, self._rest = self._rest, b""
         self._put(rest)
 

@@ -1,6 +1,6 @@
-"""proot, by which a user looks like root where the kernel gives no ids: on PATH, of a module of the site, or Debian's.
+"""Find proot, which makes a user look like root without ids from the kernel: on PATH, in a site module, or Debian's.
 
-Debian's is fetched by its digest, with the one library that it needs, and lies in the cache.
+Debian's is fetched by its digest, with the one library that it needs, and stored in the cache.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from lumiimg.fetch.store import Sources
 
 SLOWLY = {"PROOT_NO_SECCOMP": "1"}
-"""Without its filter of system calls proot stops programs at every one. Source: proot(1), and kernels where the filter
-lets all of them pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would have this machine's files."""
+"""Without its system-call filter, proot stops programs at every call. Source: proot(1). On some kernels the filter lets
+all calls pass unseen (seen with 5.4.0 on Linux 6.18), so that a script would get this machine's files."""
 _TRIAL_S, _MODULES_S = 20.0, 60.0
 _BEHIND = "/lumiimg-trial"
-# statx(2) is what ls, stat and install ask today; before 5.2.0 proot lets it pass unseen (its CHANGELOG.rst)
+# ls, stat and install now call statx(2), which proot before 5.2.0 lets pass unseen (its CHANGELOG.rst)
 _SEES = f"""
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -53,15 +53,15 @@ class Proot:
     """The proot of this machine."""
 
     program: Path | None
-    """None where there is none that works."""
+    """Path of the program; None if no candidate works."""
     said: str
-    """Where it is from, or why each candidate cannot be used."""
+    """Its origin, or why each candidate cannot be used."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """With which programs see by it what they are to see."""
+    """Environment variables that it needs to show programs the right files."""
 
 
 def find_proot(environment: Mapping[str, str], sources: Sources | None) -> Proot:
-    """Return the first that is seen to work. Without `sources` nothing but PATH is looked at."""
+    """Return the first proot that passes its trial. Without `sources`, only PATH is searched."""
     faults = []
     for found in (_on_path, _of_module, _of_debian)[: 1 if sources is None else None]:
         try:
@@ -72,14 +72,14 @@ def find_proot(environment: Mapping[str, str], sources: Sources | None) -> Proot
 
 
 def built_elsewhere(request: str, environment: Mapping[str, str]) -> str:
-    """Return the commands that build for this machine on another one, and bring the image here."""
+    """Return the commands that build for this machine on another one, and copy the image here."""
     site = site_to_make_for(environment, platform.node()).name
     to = "HOST" if site == "generic" else Path(site).stem
     return f"lumiimg build {request} --site {shell_quote(site)} -o image.sif && rsync -P image.sif {shell_quote(to)}:"
 
 
 def _tried(program: Path, origin: str, environment: Mapping[str, str], variables: Mapping[str, str]) -> Proot:
-    """Return a proot that shows programs what they are to see. Raises MissingHereError for another."""
+    """Return a proot that was seen to show programs the right files. Raises MissingHereError if it does not."""
     words: list[str | Path] = [program, "--kill-on-exit", "-0", "-b", f"{temporary_folder()}:{_BEHIND}"]
     words += [sys.executable, "-I", "-S", "-c", _SEES]
     for more in ({}, SLOWLY):
@@ -97,7 +97,7 @@ def _on_path(environment: Mapping[str, str], _: Sources | None) -> Proot:
 
 
 def _of_module(environment: Mapping[str, str], _: Sources | None) -> Proot:
-    """Return the one that a site has in its modules, which a login shell can load."""
+    """Return the proot of a site's modules, loaded in a login shell."""
     bash = which("bash", environment.get("PATH"))
     if bash is None or "MODULEPATH" not in environment:
         raise MissingHereError("no modules here")
@@ -113,7 +113,7 @@ def _of_module(environment: Mapping[str, str], _: Sources | None) -> Proot:
 
 
 def _of_debian(environment: Mapping[str, str], sources: Sources | None) -> Proot:
-    """Return Debian's, from the mirror that is named, else that of this machine's apt."""
+    """Return Debian's proot, from the configured mirror, else from that of this machine's apt."""
     facts = package_toml("lumiimg.build", "proot.toml")
     if sources is None or platform.machine() != facts["processor"]:
         raise MissingHereError(f"Debian's is not for {platform.machine()}")
@@ -129,7 +129,7 @@ def _of_debian(environment: Mapping[str, str], sources: Sources | None) -> Proot
 
 
 def _member(package: Path, name: str) -> bytes:
-    """Return a file of a package, whose digest was verified. Raises FailedError. Source: deb(5)."""
+    """Return a file of a package whose digest was verified. Raises FailedError. Source: deb(5)."""
     try:
         import lzma
     except ImportError as error:  # it depends on how Python was built

@@ -1,13 +1,13 @@
-"""What an image says about how it was made, and how it is made again from that alone.
+"""The record in an image of how it was made, and rebuilding the image from that record alone.
 
-    /.lumiimg/lumiimg.json         the plan: what was asked for, and all that was locked for it (resolve/lock_file.py)
+    /.lumiimg/lumiimg.json         the plan: the request, and everything that was locked for it (resolve/lock_file.py)
               layers/N/NAME/…      the folders of its layers, as they were
-              sbom.cdx.json        what is in it
-              bind-manifest.json   what it wants of the machine that it runs on (host/image_manifest.py)
-              dockerfile.json      the plan, where Docker built the image
+              sbom.cdx.json        the bill of materials
+              bind-manifest.json   what it needs from the machine that it runs on (host/image_manifest.py)
+              dockerfile.json      the plan, if Docker built the image
 
-All but the layers are JSON objects of the SIF as well, to be read without its file system. They may be a stranger's:
-nothing of them runs, or is read, out here; they are data until `build --locked` and a container.
+All but the layers are also JSON objects in the SIF, readable without its file system. The record may be a stranger's:
+outside a container nothing of it is run or sourced; it is data until `build --locked`.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 FOLDER = ".lumiimg"
 PLAN = "lumiimg.json"
-"""The JSON object of an image of lumiimg: what was asked for, and locked."""
+"""The JSON object in an image of lumiimg with the request and everything that was locked for it."""
 PLAN_OF_DOCKERFILE = "dockerfile.json"
-"""The same in an image that Docker built. The name differs, because an image that is built on one of lumiimg has the
-files of that one too.
+"""The same in an image that Docker built. Its name differs, because an image that is built on one of lumiimg also has
+that one's files.
 """
 SBOM = "sbom.cdx.json"
 LAYERS = "layers"
@@ -66,20 +66,20 @@ _NOT_READ = {
     "rpm": ("/usr/lib/sysimage/rpm", "/var/lib/rpm", "/usr/share/rpm"),
     "apk": ("/lib/apk/db", "/usr/lib/apk/db"),
 }
-"""Where other tools keep what they installed: rpm of SUSE and Fedora, an older one, rpm-ostree; apk before and since
-the merge of /lib and /usr/lib."""
+"""Databases of other package managers: rpm of SUSE and Fedora, an older rpm, rpm-ostree; apk before and since the merge
+of /lib and /usr/lib."""
 _LIMIT_BYTES = 16 << 20
-"""Of a document."""
+"""Maximum size of a document."""
 _FILES_LIMIT_BYTES = 512 << 20
-"""Of all files of all layers."""
+"""Maximum total size of the files of all layers."""
 _MAX_FILES = 5_000
 _LAYER = re.compile(rf"{NAME.pattern}(?:[=<>!~][\w.*,=<>!~+]*)?", re.ASCII)
 
 
 def carried_files(lock: Lock) -> dict[str, Path]:
-    """Return the files of the layers of a lock, by where an image has them below `/.lumiimg`.
+    """Return the files of the layers of a lock, by their paths below `/.lumiimg` in an image.
 
-    Layers of one folder stay beside each other, and `lib` with what they share.
+    Layers from one folder stay together, beside the `lib` that they share.
     """
     layers = [layer.layer for layer in lock.stack if not layer.layer.is_foreign]
     parents = [*dict.fromkeys(layer.folder.parent for layer in layers)]
@@ -92,7 +92,7 @@ def carried_files(lock: Lock) -> dict[str, Path]:
 
 
 def write_folder(root: Path, carried: Mapping[str, Path], documents: Mapping[str, bytes]) -> None:
-    """Write `/.lumiimg` of an image below `root`; files and `documents` are by their paths in it."""
+    """Write `/.lumiimg` of an image below `root`; `carried` and `documents` map paths in it to files and content."""
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for path, origin in carried.items():
@@ -105,12 +105,12 @@ def write_folder(root: Path, carried: Mapping[str, Path], documents: Mapping[str
 
 
 def is_ours(image: Path) -> bool:
-    """Whether a file is an image that lumiimg has written."""
+    """Return whether a file is an image that lumiimg has written."""
     return read_document(image, PLAN) is not None
 
 
 def read_document(image: Path, name: str) -> dict[str, Any] | None:
-    """Return a JSON object of a SIF by its name; None where there is none, or it cannot be read."""
+    """Return a JSON object of a SIF by its name; None if it does not exist or cannot be read."""
     return _document(lambda: read_json_object(image, name, _LIMIT_BYTES))
 
 
@@ -123,10 +123,10 @@ def _document(read: Callable[[], bytes]) -> dict[str, Any] | None:
 
 
 def read_plan(image: Path, root: RootFileSystem | None = None) -> LockFile | None:
-    """Return the plan of an image; None where it has none.
+    """Return the plan of an image; None if it has none.
 
-    An image that Docker built has it in a file: where `root`, its files, is given, it is looked for there.
-    Raises BadInputError for one of another format, and for what lumiimg does not write.
+    An image that Docker built has it in a file, which is read if `root`, the image's files, is given.
+    Raises BadInputError if the plan has another format, or content that lumiimg does not write.
     """
     document = read_document(image, PLAN)
     if document is None and root is not None:
@@ -139,22 +139,22 @@ def read_plan(image: Path, root: RootFileSystem | None = None) -> LockFile | Non
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """What an image says of how it was made."""
+    """The record of how an image was made."""
 
     image: str
-    """As it was named."""
+    """The image, as the user named it."""
     plan: LockFile
-    """What was asked for, and all that was locked for it: schema `plan`."""
+    """The request, and everything that was locked for it: schema `plan`."""
     sbom: dict[str, Any] | None
-    """Bill of materials, as it stands in the image: CycloneDX 1.5 where lumiimg wrote it; null where it has none."""
+    """Bill of materials, as it is in the image: CycloneDX 1.5 if lumiimg wrote it; null if there is none."""
     bind_manifest: BindManifest | None
-    """What `bind` answered for it on the node of --host when it was built; null where it carries no manifest."""
+    """Answer of `bind` for the node of --host when the image was built; null if it has no manifest."""
 
 
 def read_record(image: Path, address: str | None = None) -> ImageRecord:
-    """Return what an image says of how it was made; `address`: where it was fetched.
+    """Return the record of how an image was made; `address`: where it was fetched from.
 
-    Raises BadInputError for one that says nothing.
+    Raises BadInputError if it has none.
     """
     with open_image(image, user_cache) as opened:
         manifest = read_manifest(opened.root)
@@ -169,12 +169,12 @@ def read_record(image: Path, address: str | None = None) -> ImageRecord:
 
 
 def asked_for(image: Path) -> tuple[str, ...]:
-    """Return the options of `lumiimg build` that an image was built with, to be proposed again.
+    """Return the options of `lumiimg build` that an image was built with, to be suggested again.
 
-    None unless they are names of the catalogue and sites: a stranger could have written there what is built instead.
+    Empty unless all are names of the catalogue and sites: a stranger could have written other things to build there.
     """
     try:
-        with open_squashfs([image]) as tree:  # not layers of an archive, which are read whole for it
+        with open_squashfs([image]) as tree:  # not layers of an archive, which would have to be read whole
             plan = read_plan(image, RootFileSystem(tree))
     except BadInputError:
         return ()
@@ -188,15 +188,15 @@ def asked_for(image: Path) -> tuple[str, ...]:
     return tuple(shlex.split(options_of(request_of(plan))))
 
 
-# -- built again from itself --
+# -- rebuilding from the record --
 
 
 def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
-    """Return the plan of an image, and its layers, whose files are put into `scratch`; other files stay where they are.
+    """Return the plan of an image and its layers, whose files are copied into `scratch`; other files are not copied.
 
-    Any file may say so: what is there is checked by `lock_of`, and its scripts are code of whoever made the image.
+    Any file may claim this: `lock_of` checks the content, and the scripts are code by the maker of the image.
 
-    Raises BadInputError for an image that does not carry them, or carries more than lumiimg writes.
+    Raises BadInputError if an image does not include them, or includes more than lumiimg writes.
     """
     there = f"/{FOLDER}/{LAYERS}"
     with open_image(image) as opened:
@@ -217,7 +217,7 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
 
 
 def _copy(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> int:
-    """Write a file of an image to a folder here; return its size."""
+    """Copy a file of an image to `target` on this machine; return its size."""
     try:
         data = root.read_bytes(path, limit_bytes)
     except OSError as error:
@@ -230,9 +230,9 @@ def _copy(root: RootFileSystem, path: str, target: Path, limit_bytes: int) -> in
 def with_base(
     plan: LockFile, given: Path | None, image: Path, cache: Path, on_notice: Callable[[str], None]
 ) -> LockFile:
-    """Return the plan of an image on the file or folder that a person gave for its base.
+    """Return the plan of an image with the file or folder that the user gave for its base.
 
-    Raises BadInputError where one is given and none is needed, or the other way round, or it is another file.
+    Raises BadInputError if one is given but not needed, needed but not given, or has other content.
     """
     base = plan.base
     if base.image is None or base.agent not in LOCAL_AGENTS:
@@ -257,9 +257,9 @@ def with_base(
 
 
 def refuse_files(lock: Lock, store: Store, carried: Path) -> None:
-    """Raise BadInputError for a file of the machine that built an image, which `carried` layers too may name.
+    """Raise BadInputError if a lock names a file of the machine that built the image, as `carried` layers may, too.
 
-    A source counts where it is in the cache already.
+    A source that is already in the cache is accepted.
     """
     if lock.base.layer.folder.is_relative_to(carried) and lock.bootstrap.agent in LOCAL_AGENTS:
         hint = "put that layer into a folder of yours: --layers DIR"
@@ -277,9 +277,9 @@ def refuse_files(lock: Lock, store: Store, carried: Path) -> None:
 
 
 def bill(contents: Inventory, sources: Iterable[LockedSource], identity: str) -> bytes:
-    """Return the bill of materials of an image, as it is in its files; `identity` is what its number is made of.
+    """Return the bill of materials of an image, as found in its files; its serial number is derived from `identity`.
 
-    What is known to be missing is in properties (`INCOMPLETE`): a bill must not look like that of an empty image.
+    Known gaps are listed as properties (`INCOMPLETE`): the bill must not look like that of an empty image.
     """
     root, system, missing = contents.image.root, contents.os_release, list[str]()
     found = [*_of_dpkg(root, missing)]
@@ -309,7 +309,7 @@ def bill(contents: Inventory, sources: Iterable[LockedSource], identity: str) ->
 
 
 def _component(kind: str, name: str, version: str, where: str = "", sha256: str | None = None) -> dict[str, Any]:
-    """Return one thing that is in an image; `kind` as in a package URL (https://github.com/package-url/purl-spec)."""
+    """Return one component of an image; `kind` as in a package URL (https://github.com/package-url/purl-spec)."""
     of_source = f"?download_url={quote(where, safe='')}"
     purl = f"pkg:{kind}/{quote(name)}{of_source if kind == 'generic' else f'@{quote(version)}'}"
     document: dict[str, Any] = {"type": "library", "name": name, "version": version, "purl": purl}
@@ -321,17 +321,17 @@ def _component(kind: str, name: str, version: str, where: str = "", sha256: str 
 
 
 def _of_dpkg(root: RootFileSystem, missing: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield installed packages; say what is missing."""
+    """Yield installed packages; add gaps to `missing`."""
     try:
         yield from (_component("deb", *package) for package in packages_of_dpkg(root))
     except OSError:
         return
-    except ImageError:  # larger than any, or damaged
+    except ImageError:  # larger than any real one, or damaged
         missing.append("packages of dpkg are not listed: its status file cannot be read")
 
 
 def _has_database(root: RootFileSystem, tool: str) -> bool:
-    """Whether a tool has more in a folder than `.rpm.lock`, which is left by an rpm that was only asked something."""
+    """Return whether a tool has more in its folder than `.rpm.lock`, which even a mere query by rpm leaves there."""
     for folder in _NOT_READ[tool]:
         try:
             if any(not entry.name.startswith(".") for entry in root.list_dir(folder)):
@@ -339,12 +339,12 @@ def _has_database(root: RootFileSystem, tool: str) -> bool:
         except OSError:
             continue
         except ImageError:
-            return True  # damaged: nobody can tell
+            return True  # damaged: it may have packages
     return False
 
 
 def _of_python(contents: Inventory, missing: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield Python distributions; say what is missing."""
+    """Yield Python distributions; add gaps to `missing`."""
     try:
         for distributions in contents.distributions.values():
             yield from (_component("pypi", one.name, one.version, one.metadata) for one in distributions.values())

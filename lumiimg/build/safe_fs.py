@@ -1,8 +1,8 @@
-"""A root folder that an image, a layer or a script has filled: no link in it leads this program anywhere.
+"""Safe access to a root folder that an image, a layer or a script has filled: its links cannot lead this program away.
 
-Each folder of a path is opened by its name in the one above, never through a link, so that nobody can put one there
-between a look and what is done (openat(2), O_NOFOLLOW). Paths are those of the image, and have no `..`. All raise
-OSError for what the system refuses, a link in the way among it; FailedError for what cannot be a path.
+Each folder of a path is opened by name in its parent, never through a link, so that nobody can insert a link between
+check and use (openat(2), O_NOFOLLOW). Paths are those of the image, and have no `..`. All functions raise OSError for
+what the system refuses, including a link in the path, and FailedError for an invalid path.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 OWN = "/.singularity.d"
-"""The folder in an image that is an engine's own."""
+"""The folder in an image that belongs to the engine."""
 MOUNT_FOLDERS = ("/dev", "/proc", "/root", "/var/tmp", "/tmp", "/etc", "/sys", "/home", f"{OWN}/env")  # noqa: S108
 MOUNT_FILES = ("/etc/hosts", "/etc/resolv.conf")
-"""Where engines mount what is this machine's, and where scripts add to the environment. Source: apptainer 1.4.5,
-internal/pkg/build/sources/base_environment.go."""
+"""Where engines mount files and folders of this machine, and where scripts add to the environment. Source: apptainer
+1.4.5, internal/pkg/build/sources/base_environment.go."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -34,7 +34,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def folder(root: Path, path: str, below: RootFileSystem | None = None) -> Iterator[int]:
     """Yield the descriptor of a folder.
 
-    With `below`, it and those above are made where they are lacking, with the permissions that they have there.
+    With `below`, it and its parents are created if they are missing, with the permissions that they have there.
     """
     at, here = os.open(root, _FOLDER), ""
     try:
@@ -45,7 +45,7 @@ def folder(root: Path, path: str, below: RootFileSystem | None = None) -> Iterat
             except FileNotFoundError:
                 if below is None:
                     raise
-                mode = below.stat(here).permissions if below.is_dir(here) else 0o755  # it may show what is made here
+                mode = below.stat(here).permissions if below.is_dir(here) else 0o755  # may show it once it is made
                 with _written(at):
                     os.mkdir(name, 0o700, dir_fd=at)
                 inner = os.open(name, _FOLDER, dir_fd=at)
@@ -59,12 +59,12 @@ def folder(root: Path, path: str, below: RootFileSystem | None = None) -> Iterat
 
 @contextmanager
 def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
-    """Have all places in a root folder on which something is mounted while a script runs; yield that of the build.
+    """Create all mount points that a script needs in a root folder; yield that of the build folder.
 
-    `below`: what a container shows of the folder, which may be the upper one of an overlay. A place that a link of the
-    image leads to is made where it leads in the image. Afterwards the place of the build is gone, the others stay.
+    `below`: the view of a container, as the folder may be the upper one of an overlay. A mount point behind a link of
+    the image is created where the link leads in the image. Only that of the build folder is removed afterwards.
 
-    Raises FailedError where what the image has there is not a folder.
+    Raises FailedError if the image has something other than a folder at BUILD_FOLDER.
     """
     for path in (*MOUNT_FOLDERS, *MOUNT_FILES):
         place = None if below.exists(path) else lacking(below, path)
@@ -89,7 +89,7 @@ def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
 
 
 def lacking(below: RootFileSystem, path: str) -> str | None:
-    """Return where in the image a path is or would be, without any link; None below a link to nothing, or a file."""
+    """Return where in the image a path is or would be, with links resolved; None below a broken link or a file."""
     there, rest = path, ""
     while not below.exists(there):
         above, _, name = there.rpartition("/")
@@ -103,7 +103,7 @@ def lacking(below: RootFileSystem, path: str) -> str | None:
 
 
 def open_file(at: int, name: str, flags: int) -> int:
-    """Return the descriptor of a regular file in an open folder: of nothing else, as a FIFO would be waited for."""
+    """Return the descriptor of a regular file in an open folder; anything else is refused, as a FIFO could block."""
     descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -112,11 +112,11 @@ def open_file(at: int, name: str, flags: int) -> int:
 
 
 def set_mode(at: int, name: str, mode: int) -> None:
-    """Set permissions of a file or folder in an open folder; never those of what a link leads to."""
+    """Set the permissions of a file or folder in an open folder; never those of a symlink target."""
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     try:
         if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            # fchmod(2) would want one that can be read; fchmodat(2) has no AT_SYMLINK_NOFOLLOW before Linux 6.6
+            # fchmod(2) would need a readable file; fchmodat(2) has no AT_SYMLINK_NOFOLLOW before Linux 6.6
             Path(f"/proc/self/fd/{descriptor}").chmod(mode)
     finally:
         os.close(descriptor)
@@ -124,7 +124,7 @@ def set_mode(at: int, name: str, mode: int) -> None:
 
 @contextmanager
 def _written(at: int) -> Iterator[None]:
-    """Have a folder of our own open to us while names in it change: `/` is 0555 in the images of Red Hat's family."""
+    """Make our own folder writable while names in it change: `/` is 0555 in images of the Red Hat family."""
     seen = os.fstat(at)
     mode = stat.S_IMODE(seen.st_mode)
     if mode & stat.S_IRWXU == stat.S_IRWXU or seen.st_uid != os.geteuid():

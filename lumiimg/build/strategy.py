@@ -1,9 +1,9 @@
-"""The two ways to build a layer: over an overlay on the layers below, or in one folder with all of them.
+"""The two ways to build a layer: over an overlay on the layers below, or in one folder that contains all of them.
 
-An overlay takes a user namespace with all of the user's ids, and FUSE. It is the kernel's: fuse-overlayfs makes empty
-files of pipes, takes owners of links and set-user-id bits away, and refuses what scripts may do. A sandbox takes no
-privilege: what a layer changed is found by looking before and after, and is the same kind of file, so that either way
-goes on from what the other has built.
+An overlay requires a user namespace with all of the user's ids, and FUSE. It is the kernel's overlay: fuse-overlayfs
+turns pipes into empty files, drops owners of links and set-user-id bits, and refuses valid operations of scripts. A
+sandbox requires no privilege: the changes of a layer are found by comparing listings before and after. Both ways give
+the same kind of file, so either can continue from the other's layers.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = f"{OWN}/env"
 _OF_ROOT = ("packages.sh", "python.sh", "apt-get", "zypper", "dpkg")
-"""Words of scripts that want to be root: python.sh adds what a Python lacks by packages.sh."""
+"""Words in scripts that require root: python.sh uses packages.sh to add what a Python lacks."""
 _SOURCED = (f"{OWN}/env/10-docker2singularity.sh", f"{OWN}/env/90-environment.sh")
 _BINDS = ("/proc", "/sys", "/dev", "/etc/resolv.conf")
 
 
 class Overlay:
-    """Layers as overlays over their base."""
+    """Builds layers as overlays over their base."""
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Run a layer's script over `below` (an image, then the results of layers); write what it changed to `target`.
+        """Run a layer's script over `below` (an image, then the results of layers); write its changes to `target`.
 
         Raises FailedError if a script fails, OSError for what the system refuses.
         """
@@ -51,21 +51,21 @@ class Overlay:
         step.squash(upper, target)
         require_own_folder(step, below, target)
         if step.definition.sections.test:
-            lost = step.folder / "lost"  # with what a test writes
+            lost = step.folder / "lost"  # discarded, with anything that a test writes
             lost.mkdir()
             _run_over(step, [*below, target], lost, is_test=True)
 
 
 class Sandbox:
-    """One folder, for one build, that holds the lowest layers of the stack."""
+    """Builds layers in one folder per build, which contains the lowest layers of the stack."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "root"
         self._held: list[int] = []
-        """The inodes of their results: where another build was quicker with one, its result is another file."""
+        """Inodes of the results in the folder: if another build stored a result first, that is a different file."""
 
     def layer(self, step: LayerBuild, below: Sequence[Path], target: Path) -> None:
-        """Run a layer's script on what is below it, and write what it changed. Raises as that of `Overlay`."""
+        """Run a layer's script on the layers below, and write its changes. Raises as `Overlay.layer`."""
         self._hold(step, below)
         root = self._root
         _require_own(step, root)
@@ -86,7 +86,7 @@ class Sandbox:
         self._held.append(target.stat().st_ino)
 
     def _hold(self, step: LayerBuild, layers: Sequence[Path]) -> None:
-        """Have the folder hold these layers."""
+        """Make the folder contain exactly these layers."""
         wanted = [layer.stat().st_ino for layer in layers]
         if self._held != wanted[: len(self._held)]:
             remove_tree(self._root)
@@ -108,7 +108,7 @@ class Sandbox:
                 f"not here: {proot.said}",
                 hint=f"on another machine: {built_elsewhere('…', step.environment)}",
             )
-        # without it, proot would wait for whatever the script has left behind
+        # otherwise proot would wait for processes that the script left running
         words: list[str | Path] = [proot.program, "--kill-on-exit", "-0", "-r", self._root, "-w", "/"]
         keeps = {f"{prefix}_ENVIRONMENT": SCRIPT_ENVIRONMENT for prefix in ("SINGULARITY", step.machine.engine.prefix)}
         inside = {"HOME": "/root", "PATH": DEFAULT_PATH, **keeps}
@@ -122,7 +122,7 @@ class Sandbox:
 
 
 def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> None:
-    """Raise FailedError where a script has taken away the folder in which engines keep the environment of an image."""
+    """Raise FailedError if a script has removed the folder in which engines store the environment of an image."""
 
     def has_it(layers: Sequence[Path]) -> bool:
         with open_stack(layers) as image:
@@ -139,7 +139,7 @@ def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> 
 
 
 def _run_over(step: LayerBuild, layers: Sequence[Path], upper: Path, *, is_test: bool = False) -> None:
-    """Run the script of a layer over `layers`, or its test; what that writes is in `upper`."""
+    """Run the script of a layer, or its test, over `layers`; what it writes goes into `upper`."""
     with open_stack(layers) as image:
         upper.chmod(image.root.stat("/").permissions | stat.S_IWUSR)
         with mount_points(upper, image.root) as place:
@@ -150,19 +150,19 @@ def _run_over(step: LayerBuild, layers: Sequence[Path], upper: Path, *, is_test:
 def _mounted(
     step: LayerBuild, layers: Sequence[Path], upper: Path
 ) -> tuple[Path, Callable[[list[str | Path]], list[str | Path]]]:
-    """Return a folder, and what makes a command one that finds `layers` mounted there; what it writes is in `upper`."""
+    """Return a folder, and a wrapper that runs a command with `layers` mounted there; writes go into `upper`."""
     mounts = step.folder / "mounts"
-    merged, work = mounts / "merged", mounts / "work"  # the kernel's: out of the script's reach
+    merged, work = mounts / "merged", mounts / "work"  # `work` is the kernel's: out of the script's reach
     for folder in (merged, work, *(mounts / f"{number}" for number in range(len(layers)))):
         folder.mkdir(parents=True, exist_ok=True)
     here = shlex.quote(str(mounts))
-    script = ["set -e", f"cd {here}"]  # the options of a mount are a page at most, and paths in them have no comma
+    script = ["set -e", f"cd {here}"]  # relative paths: mount options fit into a page, without commas in paths
     for number, layer in enumerate(layers):
         (offset, _), *_ = squashfs_ranges(layer)
         script.append(f'squashfuse_ll -o offset={offset} "${{{number + 1}}}" {number}')
     lower = "lowerdir=" + ":".join(f"{number}" for number in reversed(range(len(layers))))
     script.append(f"mount -t overlay overlay -o userxattr,{lower},upperdir=../{upper.name},workdir={work.name} merged")
-    # squashfuse may have died meanwhile, of a layer or for want of memory: programs then find no files, and go on
+    # a damaged layer or lack of memory may have killed squashfuse: programs then find no files, but continue
     script += [
         f'cd /; shift {len(layers)}; code=0; "$@" || code=$?',
         f"cd {here}; LC_ALL=C ls {' '.join(f'{number}' for number in range(len(layers)))} >/dev/null",
@@ -179,7 +179,7 @@ def _mounted(
 
 
 def _require_own(step: LayerBuild, root: Path) -> None:
-    """Raise FailedError where a root folder is that of an id which is the user's only as root of a namespace."""
+    """Raise FailedError if a root folder belongs to an id that the user has only inside a namespace."""
     if root.lstat().st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise FailedError(
             f"{step.name}: the image's folder / does not belong to root, and cannot be written here",
@@ -188,7 +188,7 @@ def _require_own(step: LayerBuild, root: Path) -> None:
 
 
 def packed_again(step: LayerBuild, base: Path) -> Path:
-    """Return somebody else's base as a SIF that is packed as layers are. Raises FailedError, MissingHereError."""
+    """Return a base from elsewhere as a SIF that is packed like layers. Raises FailedError, MissingHereError."""
     root, target = step.folder / "root", step.folder / "base.sif"
     step.unpack(base, root)
     write_base(step, root, target)
@@ -196,9 +196,9 @@ def packed_again(step: LayerBuild, base: Path) -> Path:
 
 
 def _open_to_owner(root: Path) -> None:
-    """Have all be readable to who owns it, as root would read it whatever its mode (0000 of /etc/shadow, often).
+    """Make everything readable by its owner, as root can read any mode (/etc/shadow often has 0000).
 
-    mksquashfs makes an empty file of what it cannot read, leaves out such folders, and says that all is well.
+    mksquashfs stores unreadable files as empty ones, leaves out unreadable folders, and reports success.
     """
     for _, folders, files, at in os.fwalk(root):
         for name in folders:

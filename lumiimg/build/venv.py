@@ -1,7 +1,7 @@
-"""`lumiimg venv`: a Python environment over an image, made in a container of it, and packed.
+"""`lumiimg venv`: a Python environment on top of an image, made in a container of the image, and packed.
 
-What the image has stays as it is: packages are resolved beside it before anything is fetched (`resolve/own_packages`),
-pip in the container gets the very wheels and no index, and afterwards the image's distributions are counted again.
+The image's packages stay unchanged: others are resolved beside them before any is fetched (`resolve/own_packages`),
+pip in the container gets exactly those wheels and no index, and the image's distributions are compared afterwards.
 """
 
 from __future__ import annotations
@@ -66,29 +66,29 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class VenvPlan:
-    """What an environment over an image will be."""
+    """The plan of an environment on top of an image."""
 
     record: VenvRecord
     python: str
     """Path of the Python in the image."""
     wheels: tuple[LockedSource, ...]
     doubt: str | None
-    """Why the image may have more than is known."""
+    """Why the image may have packages that are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenVenv:
-    """The environment over an image that was made."""
+    """An environment that was made on top of an image."""
 
     record: VenvRecord
     path: Path
-    """Absolute path of the file, or of the folder."""
+    """Absolute path of the file or folder."""
     doubt: str | None
-    """Why not all of the image is known."""
+    """Why the image may have packages that are not known."""
 
 
 def refuse_venv(output: Path, image: Path, *, as_folder: bool, force: bool) -> None:
-    """Refuse what would be lost, before anything is fetched. Raises BadInputError."""
+    """Raise BadInputError for an output that would destroy files, before anything is fetched."""
     if output.is_dir() and not as_folder:
         raise BadInputError(
             "is a folder", where=str(output), hint=f"for a folder, end its name with a slash: {output}/"
@@ -107,7 +107,7 @@ def request_for_venv(
     replaced: Sequence[str] = (),
     has_project: HasProject | None = None,
 ) -> Request:
-    """Return the packages that an environment is to have. Raises BadInputError, also for none."""
+    """Return the request for an environment's packages. Raises BadInputError, also if there are none."""
     own = read_own(files, words, "the command line", replaced=replaced, has_project=has_project)
     asked = Request(str(image), own=own)
     if not asked.own_texts:
@@ -118,8 +118,8 @@ def request_for_venv(
 def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Sources, until: dt.date | None) -> VenvPlan:
     """Resolve packages beside those of an image.
 
-    Raises BadInputError for what is not an image with a Python, RefusedError or FailedError where they do not go
-    together, MissingHereError without an index.
+    Raises BadInputError if `image` is not an image with a Python, RefusedError or FailedError if the packages conflict,
+    MissingHereError without an index.
     """
     with open_image(image) as opened:
         refuse_empty(image, opened)
@@ -141,7 +141,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
     try:
         wheels = resolve_own([there], asked, target, sources, until=until, beside=() if "pip" in has else ("pip",))
     except FailedError as error:
-        if error.hint:  # a layer goes into an image, not into an environment
+        if error.hint:  # a layer is added to an image, not to an environment
             error.hint = error.hint.replace("--add ", f"lumiimg adapt {shell_quote(str(image))} --add ")
         raise
     if not any(wheel.name != "pip" for wheel in wheels):
@@ -168,9 +168,9 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
 def make_venv(
     plan: VenvPlan, output: Path, sources: Sources, environment: Mapping[str, str], *, as_folder: bool
 ) -> WrittenVenv:
-    """Make the environment, under a name of its own until it is whole.
+    """Make the environment, under a temporary name until it is complete.
 
-    Raises FailedError where it cannot be made, MissingHereError without an engine or mksquashfs.
+    Raises FailedError if it cannot be made, MissingHereError without an engine or mksquashfs.
     """
     engine = find_engine(environment)
     hint = f"{GET_MKSQUASHFS}; -o FOLDER/ needs none"
@@ -186,7 +186,7 @@ def make_venv(
         image = Path(plan.record.image)
         sources.on_line(f"making the environment in a container of {image.name}: {len(files)} packages")
         _fill(plan, engine, folder, wheels, environment)
-        with replaced(folder / RECORD) as file:  # a link there, which the image's Python may have put, makes way
+        with replaced(folder / RECORD) as file:  # replaces a link that the image's Python may have put there
             file.write(to_json(plan.record).encode())
         (folder / RECORD).chmod(0o644)
         if mksquashfs is None:
@@ -204,14 +204,14 @@ def make_venv(
 
 
 def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environment: Mapping[str, str]) -> None:
-    """Make the environment, and compare it with what the image has. Raises FailedError."""
+    """Make the environment, and compare it with the image. Raises FailedError."""
     image = Path(plan.record.image)
     with resources.as_file(resources.files("lumiimg.build").joinpath("venv_inside.py")) as script:
 
         def inside(*argv: str) -> Completed:
             binds, writable = ((wheels, _WHEELS), (script, _SCRIPT)), ((folder, MOUNT),)
             words = exec_words(engine, image, argv, binds=binds, writable=writable, apart=True)
-            # its files are root's in a squashfs file: what their owner alone may read, nobody could
+            # files in the squashfs belong to root: nobody could read what only the owner may read
             masked = ["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *words]
             return run(masked, env=clean_environment(environment), timeout_s=_LIMIT_S)
 
@@ -220,13 +220,13 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
         pip = next(([f"{_WHEELS}/{name}/pip"] for name in names if name.startswith("pip-")), ["-m", "pip"])
         own_python = (f"{BIN}/python", "-s")
         first = inside(plan.python, "-s", _SCRIPT, "list")
-        if not first.ok and not inside("/usr/bin/env").ok:  # what engines end with says nothing
+        if not first.ok and not inside("/usr/bin/env").ok:  # an engine's exit status alone proves nothing
             raise not_started(engine, first.output, where=str(image))
         before = _listed(first)
         install = (*own_python, *pip, "install", *_PIP)
         steps: list[tuple[str, ...]] = [(plan.python, "-s", _SCRIPT, "make", MOUNT)]
         steps += [(*install, *(f"{_WHEELS}/{name}" for name in names))] if names else []
-        for one in commits:  # what builds them is among the wheels
+        for one in commits:  # their build tools are among the wheels
             variables = ("/usr/bin/env", f"SETUPTOOLS_SCM_PRETEND_VERSION={one.version}")
             steps.append((*variables, *install, "--no-build-isolation", f"{_WHEELS}/{one.file}"))
         for words in steps:
@@ -243,10 +243,10 @@ def _fill(plan: VenvPlan, engine: Engine, folder: Path, wheels: Path, environmen
 def _refuse_wrong(
     record: VenvRecord, before: _Listing, after: _Listing, checked: str, built: Collection[str] = ()
 ) -> None:
-    """Raise FailedError unless a new environment has all of the image and all packages that were put in, with their
-    needs.
+    """Raise FailedError unless a new environment has all packages of the image and all new ones, with their
+    requirements.
 
-    `checked` is what `pip check` prints; what was `built` may have another version than its archive's name has.
+    `checked` is the output of `pip check`; packages in `built` may have another version than their archive's name.
     """
     there = after.there
     if record.python != after.python:
@@ -273,16 +273,16 @@ def _refuse_wrong(
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """What the Python in a container sees."""
+    """The packages that the Python in a container finds."""
 
     python: str
-    """`3.12`."""
+    """Its version, as `3.12`."""
     there: Mapping[str, str]
-    """Versions by name."""
+    """Versions of packages by name."""
 
 
 def _listed(done: Completed) -> _Listing:
-    """Return what the Python in the container says. Raises FailedError where it does not."""
+    """Return the listing printed by the Python in the container. Raises FailedError if there is none."""
     if done.ok:
         with suppress(DecodeError):
             return decode_json(done.last_line.encode(), _Listing)

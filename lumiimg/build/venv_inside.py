@@ -1,7 +1,7 @@
-"""Runs in the container, by the Python of the image: makes an environment over it, or lists what one has.
+"""Runs in the container, by the image's Python: makes an environment on top of it, or lists the packages of one.
 
-Usage: venv_inside.py make FOLDER, or venv_inside.py list, which prints what is there as JSON, last.
-It stands alone, for Python 3.8 and newer.
+Usage: venv_inside.py make FOLDER, or venv_inside.py list, which prints the packages as JSON in the last line.
+It is self-contained, for Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _name(text: str) -> str:
 
 
 def _there() -> dict[str, str]:
-    """Return the versions of the distributions that this Python imports; of two, the first counts."""
+    """Return the versions of the distributions that this Python imports; the first of a name counts."""
     found: dict[str, str] = {}
     for one in metadata.distributions():
         if one.metadata["Name"]:
@@ -35,7 +35,7 @@ def _make(folder: Path) -> None:
     own = site.getsitepackages([sys.base_prefix])
     venv.create(folder, system_site_packages=any(path in sys.path for path in own), symlinks=True, with_pip=False)
     if sys.prefix != sys.base_prefix:
-        # the Python of the image is an environment itself, and a venv looks past it: to the Python that it is made of
+        # the image's Python is itself an environment, which a venv bypasses: it uses the underlying Python
         library = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         paths = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
         text = "".join(f"import site; site.addsitedir({path!r})\n" for path in paths)
@@ -44,9 +44,9 @@ def _make(folder: Path) -> None:
 
 
 def _copy_scripts(folder: Path, python: Path) -> None:
-    """Copy the image's own scripts of Python (torchrun, vllm), to be run by the environment's Python.
+    """Copy the image's Python scripts (torchrun, vllm) to be run by the environment's Python.
 
-    They name the image's, which does not see what the environment has.
+    The originals name the image's Python, which does not see the environment's packages.
     """
     scripts = Path(sysconfig.get_path("scripts"))
     entries = (entry for one in metadata.distributions() for entry in one.entry_points)
@@ -61,7 +61,7 @@ def _copy_scripts(folder: Path, python: Path) -> None:
 
 
 def main() -> None:
-    """Do what the arguments say."""
+    """Run the command in the arguments."""
     if sys.argv[1] == "make":
         _make(Path(sys.argv[2]))
         return
