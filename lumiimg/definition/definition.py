@@ -1,7 +1,7 @@
-"""One definition file as a value: its sections. Its text is their rendering, and nothing of ours reads that again.
+"""A definition file as its sections. Its text is rendered from them, and lumiimg never parses that text.
 
-A definition holds no path of this machine: it is run in its own folder, next to `files/` and to the image below it. So
-what is written with `--definitions` is what `lumiimg build` runs, it works elsewhere, and its bytes can be a cache key.
+A definition contains no path of this machine: it is run in its own folder, next to `files/` and the image below it. So
+`--definitions` writes exactly what `lumiimg build` runs, it is portable, and its bytes can be a cache key.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import LockedSource
 
 BUILD_FOLDER = "/opt/lumiimg/build"
-"""In the image while it is built; gone afterwards."""
+"""The folder in the image that exists only during the build."""
 DEBOOTSTRAP = "debootstrap"
 LAYER_LABEL = "lumiimg.layer."
-"""Before the number of the layer; the value is its name."""
+"""Prefix of a label, followed by the number of the layer; its value is the layer's name."""
 NOTE = f"# Written by lumiimg {__version__}. Run it in its own folder: what it copies lies beside it."
 """The first line of each definition."""
 OWN_ENVIRONMENT = "/.singularity.d/env/91-lumiimg.sh"
-"""In an image of another builder: engines leave it there when they convert one, and source it after their own."""
+"""For images of other builders: engines leave the file there when they convert one, and source it after their own."""
 OWN_TEST = "/.singularity.d/test"
-"""What engines run as the test of an image."""
+"""The file that engines run as the test of an image."""
 POST = "%post -c /bin/bash"
 SCRIPT_MARK = "# lumiimg: layer "
-"""Begins the line before the first of a layer's script, with the names of both: `netprobe, post.sh`."""
+"""Start of the line that precedes a layer's script and names layer and script: `netprobe, post.sh`."""
 VERSION_LABEL = "lumiimg.version"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file that must lie beside the definition when it is run."""
+    """A file that must be beside the definition when it is run."""
 
     path: str
-    """Relative to the definition's folder."""
+    """Path relative to the definition's folder."""
     origin: Path | LockedSource
 
     @property
     def target(self) -> str:
-        """Path of the file in the image while that is built."""
+        """Path of the file in the image during the build."""
         return f"{BUILD_FOLDER}/{self.path.removeprefix('files/')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The image that a definition starts from, as the engine's keywords name it."""
+    """The image that a definition starts from, in the engine's keywords."""
 
     agent: str
     """`Bootstrap`: `docker`, `localimage`, `debootstrap`, …"""
@@ -63,7 +63,7 @@ class Header:
 
     @property
     def text(self) -> str:
-        """One line for each keyword."""
+        """The header with one line per keyword."""
         if self.agent != DEBOOTSTRAP:
             return f"Bootstrap: {self.agent}\nFrom: {self.origin}\n"
         include = f"Include: {' '.join(self.include)}\n" if self.include else ""
@@ -72,17 +72,17 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """What a definition file says."""
+    """The content of a definition file."""
 
     header: Header
     files: tuple[tuple[str, str], ...] = ()
-    """Path beside the definition, and path in the image."""
+    """Paths beside the definition, with their paths in the image."""
     environment: tuple[tuple[str, str], ...] = ()
-    """Name of a variable, and its value as a word of a POSIX shell; in the order in which they are set."""
+    """Names of variables, with their values as words of a POSIX shell, in the order in which they are set."""
     post: str = ""
     """Script that bash runs."""
     test: str = ""
-    """Script, or nothing."""
+    """Script, or empty."""
     labels: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -91,7 +91,7 @@ class Sections:
 
     @property
     def body(self) -> str:
-        """The definition file without its first comment; engines keep it so in the image."""
+        """The definition file without its first comment, as engines store it in the image."""
         sections = (
             _section("%files", _lines(f"{path} {target}" for path, target in self.files)),
             _section("%environment", _lines(map(export, self.environment))),
@@ -104,34 +104,34 @@ class Sections:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One definition file and what it needs beside it."""
+    """A definition file and the files that it needs beside it."""
 
     name: str
-    """Of the file, without `.def`."""
+    """File name without `.def`."""
     layers: tuple[str, ...]
-    """Of the catalogue, that it makes."""
+    """The catalogue layers that it makes."""
     parent: str | None
     """Name of the definition whose image it starts from; None if it bootstraps."""
     sections: Sections
     files: tuple[StagedFile, ...]
     plain_http: bool = False
     origin: Path | None = None
-    """The file or folder of this machine that it starts from."""
+    """The local file or folder that it starts from."""
     needs: tuple[str, ...] = ()
-    """Names of the definitions below whose components its layer requires, and of those that these require."""
+    """Names of the definitions below that provide components its layer requires, directly or indirectly."""
     gpus: tuple[str, ...] = ()
-    """That its layer is to be compiled for, as compilers name them; none where it compiles for no GPU."""
+    """GPUs that its layer is compiled for, as compilers name them; empty if it compiles for none."""
     gpu_of_wheels: str | None = None
-    """The GPU of the site, where its layer has wheels that are not of Python alone."""
+    """The GPU of the site, if its layer has wheels that are not pure Python."""
 
     @property
     def text(self) -> str:
-        """The file itself."""
+        """The text of the file."""
         return self.sections.text
 
 
 def export(variable: tuple[str, str]) -> str:
-    """Return the command of a shell that sets a variable of `Sections.environment`."""
+    """Return the shell command that sets a variable of `Sections.environment`."""
     name, word = variable
     return f"export {name}={word}"
 

@@ -1,16 +1,16 @@
-"""What may stand in a definition file, and how values are quoted there.
+"""Check text that goes into a definition file, and quote values for it.
 
-A definition file is read line by line before any shell sees it (apptainer pkg/build/types/parser), with traps that no
-quoting of the shell helps against. Measured on Apptainer 1.4.5, 2026-11-21, each in a heredoc inside `%post`:
+A definition file is parsed line by line before any shell sees it (apptainer pkg/build/types/parser), with traps that
+shell quoting cannot prevent. Measured on Apptainer 1.4.5, 2026-11-21, each in a heredoc inside `%post`:
 
 - a line whose first non-blank character is `%` is a section header, indented or not: `%labels` ends the script silently
   and the build still succeeds; any other word is a fatal error without a line number;
-- `{{ word }}` is a build argument: fatal if it is not defined (`{{ .Id }}`, `{{ a b }}` and `{a}` stay as they are);
-- a line that begins with `bootstrap:`, in whatever case, starts another stage, wherever it stands: what follows is that
+- `{{ word }}` is a build argument: fatal if it is not defined (`{{ .Id }}`, `{{ a b }}` and `{a}` are left unchanged);
+- a line that begins with `bootstrap:`, in any case, starts another stage, wherever it is: the following text is that
   stage's header (`All` in deffile.go);
 - a line of 64 KiB or more is fatal (`bufio.Scanner: token too long`);
 - a carriage return at the end of a line is dropped;
-- what `%files` puts under /tmp or /var/tmp is lost: the host's folders are mounted over them while `%post` runs.
+- files that `%files` puts under /tmp or /var/tmp are lost: the host's folders are mounted over them during `%post`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lumiimg.core.errors import BadInputError
 LINE_LIMIT_BYTES = 60_000
 _STAGE = re.compile(r"bootstrap:", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
-"""All but a tab."""
+"""Control characters except the tab."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
 class DefinitionError(BadInputError):
-    """Something that a definition file cannot carry as it is."""
+    """Text that a definition file cannot contain unchanged."""
 
 
 def checked_body(body: str, where: str) -> str:
-    """Return a script's text as it may stand in a section, ending in a newline.
+    """Return a script's text in a form that a section may contain, ending in a newline.
 
-    Raises DefinitionError, with file and line, for what the engine would read as its own.
+    Raises DefinitionError, with file and line, if the engine would interpret a line itself.
     """
     for number, line in enumerate(body.split("\n"), start=1):
         problem, hint = trap(line)
@@ -43,7 +43,7 @@ def checked_body(body: str, where: str) -> str:
 
 
 def trap(line: str) -> tuple[str, str]:
-    """Return what an engine would misread in a line of a script, and what to do; else nothing."""
+    """Return the part of a script line that an engine would misread, and the remedy; empty strings if there is none."""
     if line.lstrip().startswith("%"):
         return (
             f"the line begins with {line.split(maxsplit=1)[0][:40]!r}, which a definition file reads as a section",
@@ -65,9 +65,9 @@ def trap(line: str) -> tuple[str, str]:
 
 
 def quote_bash(value: str) -> str:
-    r"""Quote a value for bash: no byte of it can start a line, open a `{{`, or end the quotes.
+    r"""Quote a value for bash: none of its bytes can start a line, open a `{{`, or end the quotes.
 
-    `$'…'` (bash(1), QUOTING) spells out everything but plain characters, so a newline in a value is `\n` in the file.
+    `$'…'` (bash(1), QUOTING) escapes everything but plain characters, so a newline in a value is `\x0a` in the file.
     """
     if _PLAIN.fullmatch(value):
         return value
@@ -80,13 +80,13 @@ def _escape(character: str) -> str:
 
 
 def quote_sh(value: str, where: str) -> str:
-    """Quote a value for a POSIX shell, as `%environment` is read by one.
+    """Quote a value for a POSIX shell, which reads `%environment`.
 
-    Raises DefinitionError for a value that no POSIX quoting can keep on one line.
+    Raises DefinitionError for a value that POSIX quoting cannot put on one line.
     """
     if any(not c.isprintable() for c in value):
         raise DefinitionError(f"the value {value!r} holds a control character", where=where, hint="remove it")
-    # '{''{' is the same word to the shell, and no build argument to the engine
+    # '{''{' is the same word to the shell, but not a build argument to the engine
     quoted = "'" + value.replace("'", "'\"'\"'") + "'"
     while "{{" in quoted:
         quoted = quoted.replace("{{", "{''{")

@@ -1,4 +1,4 @@
-"""Lock to definitions: the layered chain, and one flat definition for engines and services that take one."""
+"""Write a lock as definitions: a chain of layers, and a flat one for engines and services that accept only one."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CLEAN = f"rm -rf {BUILD_FOLDER}\n"
 """The last line of each `%post`."""
 FLAT = "flat"
 _PURE = "-any.whl"
-"""How the name of a wheel ends that has Python alone."""
+"""Suffix of the names of pure Python wheels."""
 
 
 def write_chain(lock: Lock) -> tuple[Definition, ...]:
-    """Return one definition a layer; each but the first starts from the image of the one before.
+    """Return one definition per layer; each but the first starts from the image of the previous one.
 
-    Raises DefinitionError for a script or a value that a definition file cannot carry.
+    Raises DefinitionError for a script or a value that a definition file cannot contain.
     """
     names = [f"{number:02}-{layer.name}" for number, layer in enumerate(lock.stack, 1)]
     return tuple(
@@ -53,12 +53,12 @@ def write_chain(lock: Lock) -> tuple[Definition, ...]:
 
 
 def write_flat(lock: Lock) -> Definition:
-    """Return the whole stack as one definition. Raises as `write_chain` does."""
+    """Return the whole stack as one definition. Raises the errors of `write_chain`."""
     return _definition(lock, FLAT, 0, len(lock.stack))
 
 
 def _definition(lock: Lock, name: str, first: int, end: int) -> Definition:
-    """Return what makes some layers of a stack, on the image of those below, if there are any."""
+    """Return the definition that makes some layers of a stack, on the image of those below, if there are any."""
     layers = lock.stack[first:end]
     parent = f"{first:02}-{lock.stack[first - 1].name}" if first else None
     bootstrap, origin = lock.bootstrap, Path(lock.bootstrap.origin)
@@ -78,9 +78,9 @@ def _definition(lock: Lock, name: str, first: int, end: int) -> Definition:
 
 
 def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
-    """Return the places in the stack of the layers that a layer asks something of, and of those that these do."""
+    """Return the positions in the stack of the layers that a layer requires, directly or indirectly."""
     layer = stack[at]
-    if layer.name == OWN_PACKAGES:  # what is below was held for it, all of it
+    if layer.name == OWN_PACKAGES:  # everything below was a constraint for its packages
         return {*range(at)}
     wanted = {need.component for need in layer.layer.needs_of(layer.release)}
     found: set[int] = set()
@@ -95,12 +95,12 @@ def _needs(stack: Sequence[LockedLayer], at: int) -> set[int]:
 def _sections(lock: Lock, first: int, end: int) -> Sections:
     stack, layers = lock.stack[:end], lock.stack[first:end]
     bodies = "".join(_run(layer, layer.layer.post, lock, script="post.sh", work=True) for layer in layers)
-    # A child's %test replaces its parent's, so each definition carries all tests up to its layer.
+    # A child's %test replaces its parent's, so each definition contains all tests up to its layer.
     tests = "".join(
         _run(layer, layer.layer.test, lock, script="test.sh", work=False) for layer in stack if layer.layer.test
     )
     exports = "".join(_exports(layer) for layer in stack)
-    # One label a layer: an engine does not let a child replace a label of its parent.
+    # One label per layer: an engine does not let a child replace a label of its parent.
     names = [(f"{LAYER_LABEL}{number:02}", layer.name) for number, layer in enumerate(stack, start=1)][first:]
     sections = Sections(
         Header("localimage", f"{first:02}-{lock.stack[first - 1].name}.sif") if first else _bootstrap_header(lock),
@@ -153,7 +153,7 @@ def _exports(layer: LockedLayer) -> str:
 
 
 def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work: bool) -> str:
-    """Run one script in a subshell: an `exit 0`, a `cd` or a variable in it stays its own."""
+    """Return the text that runs a script in a subshell: an `exit 0`, a `cd` or a variable affects nothing else."""
     name = layer.name
     variables = dict(layer.arguments)
     if work:
@@ -176,6 +176,6 @@ def _run(layer: LockedLayer, body: str | None, lock: Lock, *, script: str, work:
     lines.append(f"{SCRIPT_MARK}{name}, {script}")
     text = "\n".join(lines) + "\n" + checked_body(body or "", f"{layer.layer.folder}/{script}") + ")\n"
     if work:
-        # What the layers above find in the container's environment, they also find when all are built at once.
+        # In a flat definition, too, the layers above find these variables, as in the environment of a container.
         text += _exports(layer)
     return text

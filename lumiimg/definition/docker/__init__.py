@@ -1,1 +1,1 @@
-"""A Dockerfile: what the catalogue has of it, and the draft of a layer for the rest."""
+"""Dockerfiles: what the catalogue already provides of one, the draft of a layer for the rest, and writing one."""

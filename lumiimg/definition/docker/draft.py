@@ -1,7 +1,7 @@
-"""A Dockerfile as the draft of a layer: a folder with layer.toml and post.sh, for a person to go on with.
+"""Turn a Dockerfile into the draft of a layer: a folder with layer.toml and post.sh, for the user to continue with.
 
-The draft is what lumiimg reads (docs/extend/layer.md), and is read once before it gets its name: a folder that would be
-refused is never left behind.
+The draft has the format that lumiimg reads (docs/extend/layer.md), and is read once before it gets its name: a folder
+that lumiimg would refuse is never left behind.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ if TYPE_CHECKING:
     from lumiimg.catalog.catalogue import Catalogue
 
 _PATTERN = r"[A-Za-z0-9._:/@%+~=;,-]*"
-"""What an argument may be: no blank or quote, as steps use it without quotes."""
+"""Allowed values of an argument: without spaces and quotes, as steps use it unquoted."""
 _MACHINE = {"PLATFORM": "linux/amd64", "OS": "linux", "ARCH": "amd64", "VARIANT": ""}
 _PLATFORM = {side + key: value for side in ("BUILD", "TARGET") for key, value in _MACHINE.items()}
-"""What BuildKit defines before the first FROM; the machines of the sites are all of this kind."""
+"""Variables that BuildKit defines before the first FROM, with the values for the machines of all sites."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a Dockerfile does, what the catalogue has of it, what a person must see to."""
+    """The translation of a Dockerfile, what the catalogue has of it, and what the user must edit."""
 
     dockerfile: Dockerfile
     stages: tuple[Stage, ...]
-    """From the one that starts at the base to the target."""
+    """The stages from the one that starts at the base to the target."""
     script: Script
     base: Base | None
-    """The image that the first stage stands on; null for scratch."""
+    """The image that the first stage starts from; null for scratch."""
     known: tuple[KnownSoftware, ...]
-    """What layers of the catalogue bring."""
+    """Software that layers of the catalogue include."""
     folder: Path | None = None
-    """That was written; null without -o."""
+    """The folder that was written; null without -o."""
 
     @property
     def target(self) -> str:
-        """Stage that was followed."""
+        """The stage that was translated."""
         return self.stages[-1].label
 
     @property
     def arguments(self) -> tuple[DraftArgument, ...]:
-        """In the order of the file."""
+        """Arguments in the order of the file."""
         return tuple(self.script.arguments.values())
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """What to give to `--add`: each layer once, with a release where the Dockerfile names one that is there."""
+        """Values for `--add`: each layer once, with a release if the Dockerfile names one that the catalogue has."""
         versions: dict[str, str | None] = {}
         for one in (one for one in self.known if not one.in_base):
             versions[one.layer] = versions.get(one.layer) or one.version
@@ -71,12 +71,12 @@ class Draft:
 
     @property
     def open_lines(self) -> tuple[int, ...]:
-        """Lines of the Dockerfile at which the build ends until somebody has seen to it."""
+        """Lines of the Dockerfile at which the build ends until the user has edited the draft."""
         return tuple(dict.fromkeys(entry.line for entry in self.script.left_out if entry.ends_build))
 
     @property
     def advice(self) -> Advice:
-        """What judges all layers together, with the nearest base of the catalogue; of a folder, what tries it."""
+        """The command that tries the folder; without one, that checks the layers with the nearest catalogue base."""
         if self.folder is not None:
             at = ["--layers", str(self.folder.parent), "--add", self.folder.name]
             words = ["build", "--base", self.base.option if self.base else "", *at, "--dry-run"]
@@ -91,9 +91,9 @@ class Draft:
 
 
 def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalogue: Catalogue) -> Draft:
-    """Read a Dockerfile, up to a stage (the last one), with `given` as the values of arguments.
+    """Translate a Dockerfile up to `target`, by default its last stage, with `given` as the values of arguments.
 
-    Raises BadInputError, which says what is wrong in which line; for a stage or an argument that is not there, too.
+    Raises BadInputError with the fault and its line, also for a stage or an argument that does not exist.
     """
     dockerfile = read_dockerfile(file)
     outer = known_values(dockerfile.path, dockerfile.arguments, given, _PLATFORM)
@@ -124,14 +124,14 @@ def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalog
 
 
 def _chain(dockerfile: Dockerfile, target: str | None, outer: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Return the stages that a target is made of, from the one that starts at an image."""
+    """Return the stages that a target consists of, from the one that starts from an image."""
     by_name = [(name, one) for number, one in enumerate(dockerfile.stages) for name in (str(number), one.label.lower())]
     stage = dockerfile.stages[-1] if target is None else dict(by_name).get(target.lower())
     if stage is None:
         known = ", ".join(stage.label for stage in dockerfile.stages[:30])
         raise BadInputError(f"there is no stage {target!r:.60}", where=dockerfile.path, hint=f"known: {known}")
     chain = [stage]
-    for name, one in reversed(by_name):  # a stage stands on one above it, the nearest of its name
+    for name, one in reversed(by_name):  # FROM means the nearest stage of that name above it
         if one.line < chain[0].line and name == resolved(chain[0].image, outer).lower():
             chain.insert(0, one)
     return tuple(chain)
@@ -140,7 +140,7 @@ def _chain(dockerfile: Dockerfile, target: str | None, outer: Mapping[str, str])
 def write_draft(draft: Draft, folder: Path, catalogue: Catalogue) -> Draft:
     """Write the layer's folder, whole or not at all; return the draft with it.
 
-    Raises BadInputError if the folder is there, or can be no layer; FailedError if it cannot be written.
+    Raises BadInputError if the folder exists or cannot be a layer, FailedError if it cannot be written.
     """
     written = replace(draft, folder=folder)
     folder = folder.absolute()
@@ -176,7 +176,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
 
 
 def _layer(draft: Draft, layer: str) -> str:
-    import tomli_w  # needed where something is written only
+    import tomli_w  # needed only to write
 
     base, script = draft.base, draft.script
     file = one_line(Path(draft.dockerfile.path).name)
@@ -196,7 +196,7 @@ def _layer(draft: Draft, layer: str) -> str:
     tables = {"set": script.environment, "prepend": script.prepend}
     if environment := {key: table for key, table in tables.items() if table}:
         document["environment"] = environment
-    # What a terminal would obey is just as bad in a file that a person looks at.
+    # Terminal control characters are also dangerous in a file that a user views.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
     return (
         "# Written by `lumiimg draft`; docs/extend/layer.md says what stands here. Name in `requires` what the steps\n"

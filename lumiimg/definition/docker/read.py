@@ -1,12 +1,12 @@
-"""A Dockerfile as it is written: its stages, instructions and words. Nothing of it is run.
+"""Parse a Dockerfile into stages, instructions and words. Nothing of it is run.
 
-bash replaces variables when the layer is built; what is replaced here is searched, or shown.
+bash substitutes variables when the layer is built; text with values substituted here is only searched or shown.
 
 Sources: the Dockerfile reference (docs.docker.com/reference/dockerfile), and where it is silent, BuildKit
 (moby/buildkit frontend/dockerfile/parser and shell).
 
-spython's parser of Dockerfiles takes one line at a time: a comment inside a continued line becomes a step, so does each
-line of a heredoc, and a FROM in one becomes the base. So a test alone has it, as the other opinion of simple files.
+spython's Dockerfile parser reads each line separately: a comment inside a continued line becomes a step, as does each
+line of a heredoc, and a FROM in one becomes the base. So only a test uses it, as a second opinion on simple files.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _CONTROL = re.compile(r"[^\t\n -~\xa0-\U0010ffff]")
 _ESCAPE = re.compile(r"(?:[ \t]*#[ \t]*\w+[ \t]*=.*\n)*?[ \t]*#[ \t]*escape[ \t]*=[ \t]*[^\s\\]", re.IGNORECASE)
 _CONTINUED = re.compile(r"(?<!\\)\\[ \t]*$")
 _BETWEEN = re.compile(r"\s*(?:#.*)?")
-"""A line that is passed over, inside a continued line, too."""
-# A NUL, which is refused in a file, stands for the end of a continued line here.
+"""A line that is skipped, even inside a continued line."""
+# Files with NUL are refused, so NUL marks the end of a continued line here.
 _KEYWORD = re.compile(r"[^\s\0]*")
 _FLAG = re.compile(r"[\s\0]+(--[A-Za-z-]+(?:=(?:[^\s\"]|\"[^\"]*\")*)?)(?!\S)")
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
@@ -44,7 +44,7 @@ _NAME = r"[A-Za-z_]\w*"
 _PLAIN = r"[^$`\"'\\{}]"
 _INNER = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_PLAIN}*+)?\}})*+"
 _OPEN = rf"(?:{_PLAIN}|\${_NAME}|\$\{{{_NAME}(?::?[-+]{_INNER})?\}})*+"
-"""What Docker and bash, inside double quotes, read alike; at most one `${A:-word}` inside another."""
+"""Text that Docker and bash interpret alike inside double quotes; at most one `${A:-word}` inside another."""
 _VALUE = re.compile(rf"({_OPEN})|\"({_OPEN})\"|'({_PLAIN}*+)'", re.ASCII)
 _DEFAULT = re.compile(rf"\$\{{({_NAME})(:?)-({_INNER})\}}|\${_NAME}|\$\{{{_NAME}\}}", re.ASCII)
 _NAMED = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(\}}?))", re.ASCII)
@@ -52,45 +52,45 @@ _NAMED = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(\}}?))", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, its continuation lines put together."""
+    """One instruction with its continuation lines."""
 
     line: int
-    """Counted from 1."""
+    """First line, counted from 1."""
     keyword: str
-    """In capitals."""
+    """Keyword in capitals."""
     pieces: tuple[str, ...]
-    """The text behind keyword and flags, cut where the file continued a line."""
+    """The text after keyword and flags, split where the file continues a line."""
     flags: tuple[str, ...] = ()
-    """`--mount=type=cache,target=/x`."""
+    """Flags, as `--mount=type=cache,target=/x`."""
     heredocs: str = ""
-    """The lines of all its heredocs, each with the line that ends it."""
+    """The lines of all its heredocs, each with its end line."""
     stage: str = ""
-    """Name, or number, of where it stands; empty before the first FROM."""
+    """Name or number of its stage; empty before the first FROM."""
 
     @property
     def text(self) -> str:
-        """The text behind keyword and flags, as one line."""
+        """The text after keyword and flags, as one line."""
         return "".join(self.pieces)
 
     @property
     def words(self) -> tuple[str, ...] | None:
-        """Of the JSON form; None for anything else, which is the shell form, as Docker has it."""
+        """The words of the JSON form; None for anything else, which Docker treats as the shell form."""
         try:
             words = json.loads(self.text) if self.text.startswith("[") else None
             if isinstance(words, list) and all(isinstance(word, str) and "\0" not in word for word in words):
                 return tuple(word.encode().decode() for word in words)
-        except (ValueError, RecursionError):  # half of a surrogate pair, too, which no argument can hold
+        except (ValueError, RecursionError):  # also a lone surrogate, which no argument can contain
             pass
         return None
 
     @property
     def whole(self) -> str:
-        """All that stands in it, to be searched."""
+        """The whole text, to be searched."""
         return "\n".join((self.text, " ".join(self.words or ()), *self.flags, self.heredocs))
 
     @property
     def pairs(self) -> list[tuple[str, str | None]] | None:
-        """The names of ARG or ENV with their values as they are written; None for what is not NAME=VALUE."""
+        """The names of ARG or ENV with their values as written; None if the text has another form than NAME=VALUE."""
         words = split_words(self.text)
         if words and self.keyword == "ENV" and "=" not in words[0] and len(words) > 1:
             return [(words[0], self.text.split(maxsplit=1)[1])]
@@ -101,37 +101,37 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A FROM and what follows it."""
+    """A FROM and the instructions after it."""
 
     start: Instruction
     """Its FROM."""
     label: str
     """Its name, else its number."""
     image: str
-    """As it is written: variables and all."""
+    """The image as written, with any variables."""
     instructions: list[Instruction]
 
     @property
     def line(self) -> int:
-        """Of its FROM, counted from 1."""
+        """Line of its FROM, counted from 1."""
         return self.start.line
 
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """The stages of a Dockerfile, parsed."""
+    """A parsed Dockerfile."""
 
     path: str
-    """As it was named."""
+    """Path as the user gave it."""
     sha256: str
-    """Of the file, in hexadecimal."""
+    """SHA-256 of the file, in hexadecimal."""
     arguments: list[Instruction]
-    """ARG before the first FROM."""
+    """ARG instructions before the first FROM."""
     stages: list[Stage]
 
 
 def read_dockerfile(path: Path) -> Dockerfile:
-    """Read a file. Raises BadInputError, which says what is wrong in which line."""
+    """Parse a file. Raises BadInputError with the fault and its line."""
     data, hint = read_whole(path, FILE_LIMIT_BYTES), "is it a Dockerfile?"
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
@@ -202,7 +202,7 @@ def _instruction(text: str, line: int, where: str) -> Instruction:
 
 
 def _end(lines: Sequence[str], at: int, opened: re.Match[str], where: str) -> int:
-    """Return the line behind a heredoc."""
+    """Return the index of the line after a heredoc."""
     name = re.sub(r"['\"\\]", "", opened[2])
     for end in range(at, len(lines)):
         if (lines[end].lstrip("\t") if opened[1] else lines[end]) == name:
@@ -212,28 +212,28 @@ def _end(lines: Sequence[str], at: int, opened: re.Match[str], where: str) -> in
 
 
 def split_words(text: str) -> list[str] | None:
-    """Split at blanks, but not inside quotes; quotes and escapes stay. None where a quote has no end."""
+    """Split at whitespace outside quotes; quotes and escapes are preserved. None if a quote is not closed."""
     return None if _WORD.sub("", text).strip() else _WORD.findall(text)
 
 
 def value_of(text: str) -> str | None:
-    """Return a value without its quotes, as bash takes it between double ones; None if it may not."""
+    """Return a value without its quotes, for use in double quotes in bash; None if bash would read it differently."""
     found = _VALUE.fullmatch(text) if text.isprintable() else None
     return found and next((value for value in found.groups() if value is not None), "")
 
 
 def variables(text: str) -> list[str]:
-    """Return the names that a text has as $NAME or ${NAME…}, each as often as it has it."""
+    """Return the names that a text uses as $NAME or ${NAME…}, once for each use."""
     return [match[1] or match[2] for match in _NAMED.finditer(text)]
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """Replace $A and ${A} by what is known."""
+    """Replace $A and ${A} by their known values."""
     return _NAMED.sub(lambda m: m[0] if m[2] and not m[3] else values.get(m[1] or m[2], m[0]), text)
 
 
 def resolved(text: str, values: Mapping[str, str]) -> str:
-    """Do the same where no other variable has a value: `${A:-word}` is the word, too."""
+    """Replace variables, assuming that no others have a value, so that `${A:-word}` may become the word."""
 
     def value(found: re.Match[str]) -> str:
         name, colon, word = found.groups()

@@ -1,7 +1,7 @@
-"""What of a Dockerfile the catalogue has already: its base, and software that a layer brings.
+"""Find the parts of a Dockerfile that the catalogue already provides: its base, and software in layers.
 
-What a layer brings is read out of the catalogue (its name, its wheels, its archives), so a user's own layers count. The
-text of RUN is searched, not understood: `git clone` and `pip install` are found as words.
+The catalogue shows what a layer includes (its name, its wheels, its archives), so a user's own layers count. The text
+of RUN is searched, not parsed: `git clone` and `pip install` are found as words.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from lumiimg.definition.docker.read import Instruction
 
 VALUE_LIMIT = 200
-"""Characters of a value that are searched, wherever its name stands."""
+"""Maximum number of characters of a value that are substituted for its name in searched text."""
 _ALIASES = {
-    # Parts that come with a layer under a name that neither its wheels nor its archives have.
+    # Software that a layer includes under a name that neither its wheels nor its archives have.
     "triton": "pytorch",
     "vision": "pytorch",
     "audio": "pytorch",
@@ -52,47 +52,47 @@ _TAG_VERSION = re.compile(r"[a-z]*(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The image that the target starts from, as the catalogue knows it."""
+    """The image that the target starts from, and its counterpart in the catalogue."""
 
     image: str
-    """As FROM names it."""
+    """The image in FROM."""
     name: str | None
-    """In the catalogue; null where it has none."""
+    """Name in the catalogue; null if it has none."""
     near: tuple[str, ...]
-    """Bases that are other tags of the same repository, the nearest version first."""
+    """Catalogue bases with other tags of the same repository, the nearest version first."""
     has: frozenset[str] = frozenset()
     """Components of the base in the catalogue."""
 
     @property
     def option(self) -> str:
-        """What `--base` is given."""
+        """The value for `--base`."""
         return self.name or f"docker://{self.image.removeprefix('docker.io/').removeprefix('library/')}"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSoftware:
-    """Something that a layer of the catalogue brings."""
+    """Software that a layer of the catalogue includes."""
 
     layer: str
-    """Name in the catalogue."""
+    """Name of the layer in the catalogue."""
     version: str | None
-    """That the Dockerfile asks for, if it is one of the catalogue's; else null."""
+    """Version that the Dockerfile requests, if the catalogue has it; else null."""
     in_base: bool
-    """Whether the base has it."""
+    """Whether the base includes it."""
     what: str
-    """What was recognised."""
+    """The recognised command."""
     stage: str
-    """Where."""
+    """Stage of the command."""
     line: int
-    """Counted from 1."""
+    """Line of its instruction, counted from 1."""
 
 
 def known_values(
     path: str, steps: Iterable[Instruction], given: Mapping[str, str], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the values that ARG and ENV give, whatever their stage, beside those of `before`; no secrets.
+    """Return the values of ARG and ENV in any stage, besides those of `before`; secrets are left out.
 
-    Raises BadInputError where they are made of each other, and become too long.
+    Raises BadInputError if values that contain each other become too long.
     """
     values, size = dict(before), 0
     pairs = ((step.line, *pair) for step in steps if step.keyword in {"ARG", "ENV"} for pair in step.pairs or ())
@@ -109,10 +109,10 @@ def known_values(
 def recognise(
     image: str | None, steps: Iterable[Instruction], values: Mapping[str, str], catalogue: Catalogue
 ) -> tuple[Base | None, tuple[KnownSoftware, ...]]:
-    """Look everything up. Raises BadInputError where the base is not a valid image reference."""
+    """Return the base and the software that the catalogue has. Raises BadInputError for an invalid base reference."""
     entries: list[Layer] = []
     for name in catalogue.layer_names():
-        with suppress(DecodeError):  # a broken folder of the user's must not hide the answer to another question
+        with suppress(DecodeError):  # a broken folder of the user must not prevent the answer about others
             entries.append(catalogue.entry(name))
     base = None if image is None else _base(image, [entry for entry in entries if entry.is_base])
     values = {name: value[:VALUE_LIMIT] for name, value in values.items()}
@@ -132,7 +132,7 @@ def _base(image: str, bases: Iterable[Layer]) -> Base:
                 found = base
             elif have.repository == wanted.repository:
                 near.append((_version(have.tag), base.name))
-    near.sort(reverse=True)  # of two that are as near, the newer; where no version is asked for, the newest
+    near.sort(reverse=True)  # the newer of two equally near; without a requested version, the newest first
     if asked := _version(wanted.tag):
         near.sort(key=lambda entry: abs(entry[0] - asked))
     has = frozenset({*found.has, *found.provides}) if found else frozenset()
@@ -159,7 +159,7 @@ def _known(
                 continue
             seen.add((layer.name, what))
             plain = version.removeprefix("v").partition("+")[0] if version else None
-            # The version of a part (triton, torchvision) is not that of the layer.
+            # The version of a part (triton, torchvision) differs from that of the layer.
             is_whole = plain_name in {layer.name, "torch"} or plain_name not in _ALIASES
             chosen = plain if is_whole and plain in {release.version for release in layer.releases} else None
             in_base = bool({layer.name, *layer.provides} & has)
@@ -167,8 +167,8 @@ def _known(
 
 
 def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
-    """Return the layer by all names that what it brings has; a name of several layers is left out, unless one of them
-    is made for it.
+    """Return layers by the names of all software that they include; a name of several layers is left out unless one
+    of them has or provides that name.
     """
     found: dict[str, list[Layer]] = {}
     for layer in layers:
@@ -182,7 +182,7 @@ def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
 
 
 def _found(text: str) -> Iterator[tuple[str, str, str | None]]:
-    """Yield how a step gets something, its name, and its version."""
+    """Yield, for each piece of software in a step, the command that gets it, its name, and its version."""
     for is_break, group in groupby(_TOKEN.findall(text), _BREAKS.__contains__):
         words = [] if is_break else list(group)
         if "git" in words and "clone" in words:

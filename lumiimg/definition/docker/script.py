@@ -1,7 +1,7 @@
-"""The steps of a Dockerfile as the body of a layer's post.sh, and what of them a layer cannot carry over.
+"""Translate the steps of a Dockerfile into a layer's post.sh, and report the parts that cannot be translated.
 
-bash does the substitution when the layer is built. Each RUN is given to a shell of its own as it stands, so its quoting
-stays its own. What is not carried over is a comment where going on without it is harmless; else `todo` ends the build.
+bash substitutes variables when the layer is built. Each RUN is passed unchanged to its own shell, so its quoting is
+preserved. An omitted part becomes a comment if the build can safely continue without it; else `todo` ends the build.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from lumiimg.definition.docker.read import Instruction
 
 _FOLDERS = frozenset({"LD_LIBRARY_PATH", "PATH"})
-"""Lists that a layer adds to and never replaces: the fabric's libraries, and /opt/venv, are found by them."""
+"""Lists that a layer extends but never replaces: the fabric's libraries, and /opt/venv, are found through them."""
 _READ_ONLY = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"})
-"""Variables that bash lets nobody set."""
+"""Read-only variables of bash."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A piece in which each quote is closed: a break behind it is nothing to the shell, as it is to Docker.
+# A piece in which all quotes are closed: the shell, like Docker, ignores a continued line break after it.
 _WHOLE = re.compile(r"(?:[^'\"\\#`<]|\\.|'[^']*'|\"(?:[^\"\\$`]|\\.|\$\([^()'\"\\`#]*\)|\$(?!\())*+\")*+")
 _ALONE = re.compile(r"\d*<<(-?)[^<\s]+")
 _FROM = re.compile(r"--from=(.+)")
 _HARMLESS = re.compile(r"--network=.*|--mount=(?:.*,)?type=(?:cache|tmpfs)(?:,.*)?")
-"""Flags without which the step does the same."""
+"""Flags that do not change the result of the step."""
 _OWN_VALUE = re.compile(r"\$\{(\w+):?[-+](:?)(?:\$\{?\1\}?)?(:?)\}", re.ASCII)
-"""What the base has, with a colon where it has something: `${PATH:+:$PATH}`."""
+"""The base's own value, with a colon if it is not empty: `${PATH:+:$PATH}`."""
 _STARTS = "a layer starts nothing: singularity exec image.sif COMMAND"
 _HARMLESS_STEPS = {
     "CMD": _STARTS,
@@ -78,21 +78,21 @@ cd /
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something of a step that the draft does not do."""
+    """A part of a step that the draft omits."""
 
     line: int
-    """Counted from 1."""
+    """Line of the instruction, counted from 1."""
     keyword: str
-    """`ENTRYPOINT`, …"""
+    """Instruction: `ENTRYPOINT`, …"""
     what: str
-    """What becomes of it."""
+    """The omitted part, and why or what to do instead."""
     ends_build: bool
-    """Whether the draft ends there until somebody has seen to it."""
+    """Whether the build ends there until the user has edited the draft."""
     is_secret: bool = False
 
     @property
     def severity(self) -> Severity:
-        """How it bears on the draft."""
+        """Its effect on the draft."""
         if self.is_secret:
             return Severity.PROBLEM
         return Severity.UNKNOWN if self.ends_build else Severity.INFO
@@ -103,52 +103,52 @@ class DraftArgument:
     """An ARG of the steps."""
 
     name: str
-    """Of it."""
+    """Name of the ARG."""
     value: str | None
-    """Where it is first declared; null: without a value."""
+    """Value at its first declaration; null: none."""
     line: int
-    """Counted from 1."""
+    """Line of that declaration, counted from 1."""
     is_fixed: bool
-    """Whether the layer has no such argument: FROM is made of it, or it is made of other variables."""
+    """Whether the layer has no such argument: FROM uses it, its value uses variables, or its name is not allowed."""
 
     @property
     def template(self) -> str:
-        """Its value in layer.toml; a variable where that cannot hold it."""
+        """Its value in layer.toml, or a variable if layer.toml cannot contain the value."""
         if not self.is_fixed:
             return f"{{{self.name}}}"
         return f"${self.name}" if set(self.value or "") & {*"{}$"} else self.value or ""
 
 
 def comment(text: str) -> str:
-    """Return a text as it may stand in a comment: printable, short, and nothing that a definition file would read."""
+    """Return text as a comment: printable, short, and with nothing that a definition file would interpret."""
     return f"# {one_line(text).replace('{{', '{ {')[:300]}"
 
 
 @dataclass(slots=True)
 class Script:
-    """A post.sh that grows by one step after the other."""
+    """A post.sh that is written step by step."""
 
     given: Mapping[str, str]
     """Values of ARG from the command line."""
     outer: Mapping[str, str]
     """Values of ARG before the first FROM."""
     decided: frozenset[str]
-    """Names that an image of FROM is made of."""
+    """Names that are used in the image of FROM."""
     secrets: set[str]
-    """Names whose values are secrets, whatever they are called."""
+    """Names whose values are secrets, even if the name does not show it."""
     lines: list[str] = field(default_factory=lambda: [_HEAD])
     steps: list[Instruction] = field(default_factory=list)
-    """Those that were added, without their secrets."""
+    """The added steps, without their secrets."""
     left_out: list[LeftOut] = field(default_factory=list)
-    """In the order of the file."""
+    """Omitted parts, in the order of the file."""
     arguments: dict[str, DraftArgument] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
-    """What ENV left set, with `{NAME}` for an argument, as layer.toml has it."""
+    """Variables of the finished image set by ENV, in the form of layer.toml: `{NAME}` for an argument."""
     prepend: dict[str, str] = field(default_factory=dict)
-    """Lists of folders that ENV put in front of what the base has."""
+    """Lists of folders that ENV prepended to those of the base."""
 
     def add(self, step: Instruction) -> None:
-        """Write what a step does."""
+        """Write the translation of a step."""
         step, secrets = self._without_secrets(step)
         if not self.steps or self.steps[-1].stage != step.stage:
             self.lines += [comment(f"---- stage {step.stage}"), ""]
@@ -167,7 +167,7 @@ class Script:
         self.lines.append("")
 
     def _without_secrets(self, step: Instruction) -> tuple[Instruction, str]:
-        """Return a step as it may be shown, and what was taken out of it, by name or value; else nothing."""
+        """Return a step without secrets, and a message about what was removed, which is empty if there was nothing."""
         if step.keyword in {"ARG", "ENV"} and step.pairs:
             left = [name for name, text in step.pairs if self._is_set_to_secret(name, text)]
             self.secrets.update(left)
@@ -180,7 +180,7 @@ class Script:
         return step, ""
 
     def _is_set_to_secret(self, name: str, text: str | None) -> bool:
-        """Tell it of a name of ARG or ENV, whose value may be that of `--arg` or of before the first FROM."""
+        """Return whether an ARG or ENV is a secret; its value may be from `--arg` or before the first FROM."""
         values = (text or "", self.given.get(name, ""), self.outer.get(name, ""))
         is_name = name in self.secrets or is_secret_name(name)
         return is_name or any(self._is_secret(f"{name}={value}") for value in values)
@@ -190,7 +190,7 @@ class Script:
         return redact(text) != text or not self.secrets.isdisjoint(used) or any(map(is_secret_name, used))
 
     def leave_out(self, step: Instruction, what: str, *, ends: bool = True, is_secret: bool = False) -> None:
-        """Write what becomes of a step, or of a part of it, that is not done."""
+        """Record and write that a step, or a part of it, is omitted."""
         self.left_out.append(LeftOut(step.line, step.keyword, what, ends, is_secret))
         note = comment(f"line {step.line}: {step.keyword}: {what}")[2:].replace("'", "'\\''")
         self.lines.append(f"todo '{note}'" if ends else comment(f"  not carried over: {what}"))
@@ -211,13 +211,13 @@ class Script:
             else:
                 exports.append(_assigned(name, f'"{value}"'))
                 self._keep(step, name, with_values(_OWN_VALUE.sub(r"\2${\1}\3", value), known))
-        if exports:  # in one: bash too expands all before it sets any
+        if exports:  # in one command: like Docker, bash expands all values before it sets any
             self.lines.append("export " + " \\\n    ".join(exports))
 
     def _declare(self, step: Instruction, name: str, value: str | None) -> list[str]:
-        """Note an ARG. Return what sets its variable; that of a layer is set already."""
+        """Record an ARG. Return the assignment of its variable; none for an argument of the layer, already set."""
         if name in self.environment or name in self.prepend:
-            return []  # that of ENV always wins
+            return []  # ENV always wins
         literal = self.given.get(name, self.outer.get(name) if value is None else None)
         is_own = VARIABLE.fullmatch(name) and not name.startswith("SOURCE_") and name not in RESERVED | self.decided
         is_fixed = not is_own or (literal is None and "$" in (value or ""))
@@ -233,7 +233,7 @@ class Script:
         return []
 
     def _keep(self, step: Instruction, name: str, value: str) -> None:
-        """Note what ENV leaves set for whoever runs the image."""
+        """Record a variable that ENV sets for users of the image."""
         own = re.fullmatch(rf"(?:(.*):)?\$\{{?{name}\}}?(?::(.*))?", value)
         folders = [*filter(None, own.groups() if own else [value.strip(": ")] if name in _FOLDERS else [])]
         self.environment.pop(name, None)
@@ -280,7 +280,7 @@ class Script:
         if alone:
             text = step.heredocs.rstrip("\n").rpartition("\n")[0]
             text = re.sub(r"^\t+", "", text, flags=re.MULTILINE) if alone[1] else text
-        else:  # broken as in the file where the shell takes that as nothing
+        else:  # with the file's line breaks if the shell ignores them
             is_whole = all(_WHOLE.fullmatch(piece) and not piece.endswith("\\") for piece in step.pieces[:-1])
             text = (("\\\n" if is_whole else "").join(step.pieces) + "\n" + step.heredocs).rstrip("\n")
         lines, end = text.split("\n"), f"RUN_{step.line}"

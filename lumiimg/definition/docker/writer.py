@@ -1,9 +1,9 @@
-"""Lock to Dockerfile: a stage for each layer, which runs what the layer's definition runs, with the same files.
+"""Write a lock as a Dockerfile: one stage per layer, which runs the script of the layer's definition with its files.
 
-spython's `Recipe` is a stage; what its writer of Dockerfiles renders as it should is left to it: COPY, LABEL, RUN. Its
-`convert` would not do (spython 0.3.14, `main/parse/writers/docker.py`): every ENV is before the first RUN, a line with
-USER in it (`PYTHONNOUSERSITE=1`) loses its keyword, files come by ADD, which unpacks archives, and a test becomes a
-HEALTHCHECK, which would run for as long as the container does.
+A stage is a spython `Recipe`, and spython's Dockerfile writer renders what it renders correctly: COPY, LABEL, RUN. Its
+`convert` is unsuitable (spython 0.3.14, `main/parse/writers/docker.py`): it puts every ENV before the first RUN, drops
+the keyword of a line with USER in it (`PYTHONNOUSERSITE=1`), copies files by ADD, which unpacks archives, and turns a
+test into a HEALTHCHECK, which would run for as long as the container does.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock, LockedLayer
 
 PLATFORM = "linux/amd64"
-"""Of the machines of all sites; a laptop may be another."""
+"""The platform of all sites; that of a laptop may differ."""
 IN_IMAGE = "image"
-"""The folder beside a Dockerfile that is copied into the image as it is."""
+"""The folder beside a Dockerfile that is copied into the image unchanged."""
 _SCRIPT = "script"
 _MANGLED = frozenset('"$\\`')
 _HEAD = f"""\
@@ -39,19 +39,19 @@ _HEAD = f"""\
 
 @dataclass(frozen=True, slots=True)
 class DockerContext:
-    """A Dockerfile, and what must lie beside it: what Docker calls the context of a build."""
+    """A Dockerfile and the files beside it: Docker's build context."""
 
     text: str
     files: tuple[StagedFile, ...]
-    """Of the layers, as their definitions have them."""
+    """Files of the layers, as in their definitions."""
     scripts: Mapping[str, str]
-    """Text by path: what is run, while the image is built or in it."""
+    """Texts of scripts by path, to be run during the build or in the image."""
 
 
 def write_dockerfile(lock: Lock, chain: Sequence[Definition]) -> DockerContext:
-    """Return the stack of a lock as a Dockerfile; `chain` are its definitions.
+    """Return the stack of a lock as a Dockerfile; `chain` contains its definitions.
 
-    Raises RefusedError for a base that is not in a registry, DefinitionError for a value that gets lost on its way.
+    Raises RefusedError if the base is not in a registry, DefinitionError for a value that would be garbled.
     """
     from spython.main.parse.recipe import Recipe  # 150 ms
 
@@ -66,7 +66,7 @@ def write_dockerfile(lock: Lock, chain: Sequence[Definition]) -> DockerContext:
         stage, name = Recipe(), f"layer-{number:02}-{layer.name}"
         stage.fromHeader, stage.labels = origin, [_pair(*label) for label in definition.sections.labels]
         if extends_path and number == 1:
-            stage.environ = [f'PATH="${{PATH:-{DEFAULT_PATH}}}"']  # where the base sets none, nothing would be found
+            stage.environ = [f'PATH="${{PATH:-{DEFAULT_PATH}}}"']  # if the base sets none, no command would be found
         stage.environ += _environment(layer)
         if layer.layer.post:
             script = f"files/{layer.name}/{_SCRIPT}/post.sh"
@@ -87,7 +87,7 @@ def write_dockerfile(lock: Lock, chain: Sequence[Definition]) -> DockerContext:
 
 
 def _rendered(stage: Recipe, name: str, *, is_first: bool) -> Iterator[str]:
-    """Yield the instructions of a stage: what it sets holds for the stages above it, as in a chain of definitions."""
+    """Yield the instructions of a stage: its variables also apply to the stages above, as in a chain of definitions."""
     from spython.main.parse.writers.docker import write_files, write_lines
 
     yield f"FROM {f'--platform={PLATFORM} ' if is_first else ''}{stage.fromHeader} AS {name}"
@@ -101,13 +101,13 @@ def _rendered(stage: Recipe, name: str, *, is_first: bool) -> Iterator[str]:
 
 
 def _script(definition: Definition, name: str) -> str:
-    """Return the script of a layer, without what it leaves behind; what is mounted there cannot be removed."""
+    """Return the script of a layer, with removal of its leftovers; what is mounted there cannot be removed."""
     folder = f"{BUILD_FOLDER}/{name}"
     return f"{definition.sections.post.removesuffix(CLEAN)}rm -rf {folder}/work {folder}/kept\n"
 
 
 def _run(name: str, script: str, files: Iterable[StagedFile]) -> str:
-    """Return what runs a script, with the folders of its layer mounted: copied, archives would stay in the image."""
+    """Return the RUN of a script with its layer's folders mounted: copied archives would stay in the image."""
     folders = dict.fromkeys([script.rpartition("/")[0], *("/".join(file.path.split("/")[:3]) for file in files)])
     mounts = (f"--mount=type=bind,source={one},target={BUILD_FOLDER}/{one.removeprefix('files/')}" for one in folders)
     return " \\\n    ".join([*mounts, f'["/bin/bash", "{BUILD_FOLDER}/{name}/{_SCRIPT}/post.sh"]'])
@@ -117,8 +117,8 @@ def _environment(layer: LockedLayer) -> Iterator[str]:
     where = f"{layer.name}/layer.toml [environment]"
     for name, value in (*layer.set_environment.items(), *layer.prepend_environment.items()):
         if _MANGLED & {*value}:
-            # apptainer 1.4.5, internal/pkg/build/sources/conveyorPacker_oci.go, escapes twice: after `a"b` or "`x" no
-            # variable of the image is set any more
+            # apptainer 1.4.5, internal/pkg/build/sources/conveyorPacker_oci.go, escapes twice: `a"b` or "`x" stops all
+            # later variables of the image from being set
             what = f"{name} has one of {' '.join(sorted(_MANGLED))}, which Apptainer breaks when it converts an image"
             raise DefinitionError(what, where=where, hint="write the value without it, or build by lumiimg")
     yield from (_pair(name, value) for name, value in layer.set_environment.items())
@@ -126,9 +126,9 @@ def _environment(layer: LockedLayer) -> Iterator[str]:
 
 
 def _firm(stack: Sequence[LockedLayer], chain: Sequence[Definition]) -> Iterator[str]:
-    """Yield what sets variables in Apptainer whatever the user's shell has, as the definitions do: an ENV would yield.
+    """Yield commands that set variables in Apptainer whatever the user's shell has, as definitions do; ENV would not.
 
-    Paths that are put first are ENV alone: an engine takes PATH and LD_LIBRARY_PATH from no shell.
+    Prepended paths are only in ENV: an engine takes PATH and LD_LIBRARY_PATH from no shell.
     """
     for layer, definition in zip(stack, chain, strict=True):
         for variable in definition.sections.environment:
@@ -137,5 +137,5 @@ def _firm(stack: Sequence[LockedLayer], chain: Sequence[Definition]) -> Iterator
 
 
 def _pair(name: str, value: str) -> str:
-    """Return a pair of ENV or LABEL, of which nothing has to be escaped."""
+    """Return a pair of ENV or LABEL that needs no escaping."""
     return f'{name}="{value}"'
