@@ -1,4 +1,4 @@
-"""What users have an engine bind, in the words of engines."""
+"""Bind specifications in the syntax of container engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNESCAPED = {",": re.compile(r"(?<!\\),"), ":": re.compile(r"(?<!\\):")}
 
 @dataclass(frozen=True, slots=True)
 class BindSpec:
-    """One `--bind`: what of the host is put where."""
+    """One `--bind`: a path of the host, and where it is mounted."""
 
     source: str
     target: str
@@ -29,17 +29,17 @@ class BindSpec:
 
 
 def parse_binds(text: str) -> tuple[BindSpec, ...]:
-    r"""Read `SRC[:DST[:OPTIONS]]`, several with commas, as engines take them (`\:` and `\,` are not separators).
+    r"""Parse `SRC[:DST[:OPTIONS]]`, separated by commas, like engines (`\:` and `\,` are not separators).
 
     Rules: apptainer `pkg/runtime/engine/apptainer/config/bind.go` ParseBindPath, singularity `pkg/util/bind/bind.go`.
 
-    Raises BadInputError for what engines refuse, and for `image-src=`, which binds a part of another image.
+    Raises BadInputError for text that engines refuse, and for `image-src=`, which binds a part of another image.
     """
     parts: list[str] = []
     for part in _UNESCAPED[","].split(text):
         is_option = part in _FLAGS or part.startswith(_VALUES)
         if is_option and parts and _UNESCAPED[":"].search(parts[-1]):
-            parts[-1] += f",{part}"  # of the bind before it, which has a target: without one, it is a source
+            parts[-1] += f",{part}"  # an option of the preceding bind, if that has a target; else it is a source
         elif part:
             parts.append(part)
     return tuple(_parse_bind(part, text) for part in parts)
@@ -58,7 +58,7 @@ def _parse_bind(part: str, text: str) -> BindSpec:
         raise BadInputError(f"{wrong[0]!r} is not an option of a bind", where=f"--bind {text}", hint="ro or rw")
     if not source:
         raise BadInputError("no source", where=f"--bind {text}", hint="SRC[:DST]")
-    source = os.path.abspath(source)  # noqa: PTH100 - text; its symlinks are the business of the root it is looked up in
+    source = os.path.abspath(source)  # noqa: PTH100 - the root in which it is looked up resolves symlinks
     target = rest[0] if rest else source
     if not target.startswith("/"):
         raise BadInputError("the target is not an absolute path", where=f"--bind {text}")
@@ -66,9 +66,9 @@ def _parse_bind(part: str, text: str) -> BindSpec:
 
 
 def binds_of(environment: Mapping[str, str]) -> Iterator[tuple[str, tuple[BindSpec, ...]]]:
-    """Yield the variables that the engine takes binds from, each with its own."""
+    """Yield the variables from which the engine takes binds, each with its binds."""
     for name in ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH"):
         try:
             yield name, parse_binds(environment.get(name, ""))
         except BadInputError:
-            continue  # the engine refuses it, and says so
+            continue  # the engine itself refuses it with a message

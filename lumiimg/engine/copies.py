@@ -1,6 +1,6 @@
-"""Copies of lumiimg itself, which work on many things at once; one that ends takes none of the others along.
+"""Process many items in parallel in forked copies of lumiimg; if one copy dies, the others continue.
 
-They run no other program: those pass the gate (`process.py`). They end with lumiimg, by the kernel where it is killed.
+Copies start no other programs, which must go through `process.py`. If lumiimg is killed, the kernel ends the copies.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Generator[tuple[int, R | None]]:
-    """Yield the number of an item, and what `work` makes of it, in the order in which they are done.
+    """Yield the number of each item with the result of `work`, in the order of completion.
 
-    None is of an item at which its copy of lumiimg ended. Items and results can be pickled.
+    The result is None if the copy died at that item. Items and results must be picklable.
     """
     todo, copies = enumerate(items), dict[socket.socket, int]()
     with selectors.DefaultSelector() as busy:
@@ -40,7 +40,7 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
             if copy is None:
                 copy, pid = _copy_for(work)
                 copies[copy] = pid
-            with suppress(OSError):  # that it has ended shows where its answer is read
+            with suppress(OSError):  # a dead copy is noticed when its answer is read
                 copy.sendall(pickle.dumps(task[1]))
             busy.register(copy, selectors.EVENT_READ, (copy, task[0]))
 
@@ -63,10 +63,10 @@ def each_apart(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Gene
 
 
 def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
-    """Return by what a new copy takes items and gives results, and its number."""
+    """Fork a copy; return the socket for its items and results, and its process id."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
-    # what a handler raises while Python forks is lost: `os.register_at_fork`
+    # an exception from a handler is lost while Python forks: `os.register_at_fork`
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         if not (pid := os.fork()):
@@ -79,11 +79,11 @@ def _copy_for(work: Callable[[T], R]) -> tuple[socket.socket, int]:
 
 
 def _end(pids: list[int]) -> None:
-    """Have copies put in order what they work on, and end."""
+    """Make copies clean up and exit."""
     until = time.monotonic() + _GRACE_S
     while pids and time.monotonic() < until:
         for pid in pids:
-            os.kill(pid, signal.SIGTERM)  # again: one that comes just before a copy sleeps does not wake it
+            os.kill(pid, signal.SIGTERM)  # repeated: one just before a copy sleeps does not wake it
         time.sleep(_POLL_S)
         pids = [pid for pid in pids if os.waitpid(pid, os.WNOHANG) == (0, 0)]
     for pid in pids:
@@ -93,23 +93,23 @@ def _end(pids: list[int]) -> None:
 
 def _be_copy(work: Callable[[T], R], end: socket.socket, blocked: Iterable[int], parent: int) -> NoReturn:
     try:
-        for number in _ENDING:  # a terminal sends them to copies too; lumiimg ends these, by SIGTERM
-            # not ignored for a moment: one that is pending would be lost
+        for number in _ENDING:  # a terminal sends them to copies too, but lumiimg ends copies by SIGTERM
+            # SIGTERM is never ignored, even for a moment: a pending one would be lost
             signal.signal(number, _leave if number == signal.SIGTERM else signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         die_with_parent(signal.SIGKILL)
-        while os.getppid() == parent:  # else it ended before the kernel knew what to do then
+        while os.getppid() == parent:  # else it ended before die_with_parent took effect
             end.sendall(pickle.dumps(work(_received(end))))
     finally:
-        os._exit(1)  # what lumiimg itself has to write, or to put in order, is not done twice
+        os._exit(1)  # skips lumiimg's own flushing and cleanup, which must not run twice
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave through the `finally` blocks of the work, which remove what is half-written."""
+    """Exit through the `finally` blocks of the work, which remove partly written files."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit
 
 
-def _received(end: socket.socket) -> Any:  # noqa: ANN401 - what was sent
+def _received(end: socket.socket) -> Any:  # noqa: ANN401 - any object
     with end.makefile("rb") as stream:
         return pickle.load(stream)  # noqa: S301 - by lumiimg itself

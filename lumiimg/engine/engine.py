@@ -1,7 +1,7 @@
-"""The engine of this machine: SingularityCE or Apptainer, found by asking it, else the kernel's own namespaces.
+"""The container engine of this machine: SingularityCE or Apptainer, found by running it, else the kernel's namespaces.
 
-Both programs may be called `singularity`, both answer 255 to every failure, and flags come and go with versions; so the
-kind is read from `--version`, and each flag from `build --help`.
+Both programs may be called `singularity`, both exit with 255 for every failure, and flags depend on the version; so the
+kind is read from `--version`, and the flags from `build --help`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PROBE_TIMEOUT_S = 20.0
 _PROGRAMS = ("apptainer", "singularity")
 PACKED = ("-comp", "gzip", "-Xcompression-level", "4")
-"""How mksquashfs packs all that goes into an image, for every engine (docs/decisions.md#everything-is-gzip)."""
+"""Options of mksquashfs for everything in an image, with every engine (docs/decisions.md#everything-is-gzip)."""
 _NAMELESS_LOGINS = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
 _LOGINS = (*_NAMELESS_LOGINS, "_AUTHFILE", "_AUTH_FILE")
 _OF_REGISTRIES = ("_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
@@ -44,54 +44,54 @@ _VERSION = re.compile(r"^(apptainer|singularity-ce|singularity)(?:-pro)? version
 
 
 class EngineKind(StrEnum):
-    """Which family; they read different variables."""
+    """Engine families, which read different variables."""
 
     APPTAINER = "apptainer"
     SINGULARITY = "singularity"
     NAMESPACES = "namespaces"
-    """None is installed: lumiimg has the kernel make containers, and reads the variables of Apptainer."""
+    """No installed engine: lumiimg has the kernel make containers, and reads the variables of Apptainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A container engine that answered."""
+    """A container engine that was seen to run."""
 
     path: Path
-    """Of the program."""
+    """Path of the program."""
     kind: EngineKind
-    """Which family; SingularityCE is `singularity`."""
+    """Engine family; `singularity` is SingularityCE."""
     version: str
-    """As it says itself: `1.4.2`."""
+    """Version that it prints, as `1.4.2`."""
     build_flags: frozenset[str]
-    """Long options that its `build` knows, with the dashes."""
+    """Long options of its `build`, with the dashes."""
 
     @property
     def family(self) -> str:
-        """As people call it, and as a node snapshot does."""
+        """The common name of the family, as in a node snapshot."""
         return _PEOPLE_SAY[self.kind]
 
     @property
     def name(self) -> str:
-        """Kind and version, for people and logs."""
+        """Family and version, for messages and logs."""
         return f"{self.family} {self.version}"
 
     @property
     def prefix(self) -> str:
-        """What this engine's variables begin with."""
+        """Prefix of this engine's variables."""
         return "SINGULARITY" if self.kind is EngineKind.SINGULARITY else "APPTAINER"
 
     def setting(self, variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Return the environment by which it sets variables in a container, over what the image sets."""
+        """Return the environment that makes it set variables in a container, overriding those of the image."""
         return {f"{self.prefix}ENV_{name}": value for name, value in variables}
 
     @property
     def words(self) -> tuple[str | Path, ...]:
-        """The command, to which its own options are added."""
+        """The start of its commands, before options."""
         return namespaces.PROGRAM if self.kind is EngineKind.NAMESPACES else (self.path,)
 
     @property
     def without_fakeroot(self) -> Engine:
-        """The same, for a machine on which it starts nothing as root."""
+        """The same engine, for a machine on which it cannot start programs as root."""
         return replace(self, build_flags=self.build_flags - {_FAKEROOT})
 
 
@@ -103,17 +103,17 @@ _PEOPLE_SAY = {
 
 
 def find_engine(environment: Mapping[str, str]) -> Engine:
-    """Return the first of `available_engines`, by which jobs start containers, so that what it does is evidence.
+    """Return the first of `available_engines`, which jobs use to start containers, so its behaviour is evidence.
 
-    Whether it starts any is not asked: a check is not made by another engine than jobs have.
+    It is returned even if it starts no container: a check must use the same engine as jobs.
     """
     return next(available_engines(environment))
 
 
 def available_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
-    """Yield the engine that LUMIIMG_ENGINE names, and no other; else each on PATH that answers, then the kernel's.
+    """Yield only the engine that LUMIIMG_ENGINE names; if unset, each engine on PATH that runs, then the kernel's.
 
-    Raises MissingHereError where there is none, which names what was tried and how each failed.
+    Raises MissingHereError if there is none, with the names that were tried and how each failed.
     """
     named = environment.get("LUMIIMG_ENGINE")
     if named == EngineKind.NAMESPACES:
@@ -131,23 +131,23 @@ def available_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
 
 
 def engine_word() -> str:
-    """Return the program in a command that is proposed: the engine that a command would take here, else Apptainer's."""
+    """Return the program for a suggested command: the engine that a command would find here, else Apptainer."""
     names = filter(None, (os.environ.get("LUMIIMG_ENGINE"), *_PROGRAMS))
     found = (name for name in names if which(name, os.environ.get("PATH")))
     return shlex.quote(next(found, _PROGRAMS[0]))
 
 
 def of_kernel() -> Engine:
-    """Return the engine of the kernel's own, which `lumiimg.engine.namespaces` is."""
+    """Return the kernel's own engine, which is `lumiimg.engine.namespaces`."""
     release = re.match(r"\d+(\.\d+)*", platform.release())
     flags = frozenset((_FAKEROOT,))
     return Engine(Path(sys.executable), EngineKind.NAMESPACES, release[0] if release else "", flags)
 
 
 def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
-    """Yield the engine that LUMIIMG_ENGINE names, else each on PATH that answers, one that has two names once.
+    """Yield the engine that LUMIIMG_ENGINE names, else each on PATH that runs; one with two names only once.
 
-    Raises MissingHereError where there is none, which names what was tried and how each failed.
+    Raises MissingHereError if there is none, with the names that were tried and how each failed.
     """
     found: list[Engine] = []
     refused: list[str] = []
@@ -172,7 +172,7 @@ def container_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
 
 
 def _why_no_namespaces(environment: Mapping[str, str]) -> str:
-    """Return why the kernel makes no containers here; nothing where it does."""
+    """Return why the kernel makes no containers here; empty if it does."""
     words = [*namespaces.PROGRAM, "root", "--mounts", "/bin/true"]
     tried = run(words, env=clean_environment(environment), timeout_s=_PROBE_TIMEOUT_S)
     why = one_line(tried.last_line).removeprefix("FATAL:").strip() or f"exit {tried.exit_code}"
@@ -180,11 +180,11 @@ def _why_no_namespaces(environment: Mapping[str, str]) -> str:
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without what a bindings module or a user's profile sets for containers.
+    """Return `environment` without the container settings of a bindings module or a user's profile.
 
     `SINGULARITY_BIND` of a site's bindings module makes `build` fail (the mount points are not in a new image), and
-    `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Where the engine keeps its downloads and its
-    keys, and how it logs in to a registry, stays.
+    `SINGULARITYENV_LD_LIBRARY_PATH` would leak into the image's own build. Settings for the engine's downloads, keys
+    and registry logins are preserved.
     """
     return {
         name: value
@@ -194,9 +194,9 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_logins(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return `environment` with another home, so that no login of the user's is found: for what may go over plain http.
+    """Return `environment` with another home that has none of the user's logins, for programs that may use plain http.
 
-    debootstrap's wget, and an engine that asks a registry without TLS, would send it.
+    debootstrap's wget, or an engine that uses a registry without TLS, would send a login.
     """
     logins = (*_LOGINS, "_CONFIGDIR", "DOCKER_CONFIG")
     without_logins = {name: value for name, value in environment.items() if not name.endswith(logins)}
@@ -204,12 +204,12 @@ def without_logins(environment: Mapping[str, str], home: Path) -> dict[str, str]
 
 
 def without_passwords(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without a login that names no registry: an engine shows it to whichever it asks."""
+    """Return `environment` without logins that name no registry: an engine sends them to any registry that it uses."""
     return {name: value for name, value in environment.items() if not name.endswith(_NAMELESS_LOGINS)}
 
 
 def build_words(engine: Engine, definition: str, target: Path, *, plain_http: bool = False) -> list[str | Path]:
-    """Return the command of the engine's own `build` of a definition file in the current folder, into a folder.
+    """Return the command by which the engine itself builds a definition file in the current folder into a folder.
 
     `plain_http`: the registry of the definition's header has no TLS.
     """
@@ -226,10 +226,10 @@ def script_words(
     writable: bool = False,
     has_pid_namespace: bool = False,
 ) -> list[str | Path]:
-    """Return the command that runs a program in an image as `%post` is run: root where the engine can, and apart.
+    """Return the command that runs a program in an image like `%post`: isolated, and as root if the engine can do that.
 
-    `root` is an image, or with `writable` a folder. `has_pid_namespace`: nothing that it starts outlives it, as nothing
-    that `build` runs does.
+    `root` is an image, or with `writable` a folder. `has_pid_namespace`: none of its processes outlives it, as in
+    the engine's own `build`.
     """
     options = [*_APART, *_flags(engine)]
     options += ["--writable"] if writable else []
@@ -238,7 +238,7 @@ def script_words(
 
 
 def unpacking_in(scratch: Path, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of such a command; what the engine unpacks goes to `scratch`."""
+    """Return the environment for such a command, in which the engine unpacks into `scratch`."""
     return clean_environment(environment) | dict.fromkeys((f"{engine.prefix}_TMPDIR", "TMPDIR"), os.fspath(scratch))
 
 
@@ -251,10 +251,10 @@ def exec_words(
     writable: Sequence[tuple[Path | str, str]] = (),
     apart: bool = False,
 ) -> list[str | Path]:
-    """Return the command that runs a program in the image; of what is bound only `writable` can be written to.
+    """Return the command that runs a program in the image; only the binds in `writable` can be written to.
 
-    A user's own environment goes to it as it is: a bindings module's SINGULARITY_BIND is part of what is tested.
-    `apart`: without the user's home and environment, and without what a configuration binds.
+    It is for the user's own environment, unchanged: a bindings module's SINGULARITY_BIND is part of what is tested.
+    `apart`: without the user's home and environment, and without the binds of a configuration.
     """
     shown = [BindSpec(f"{source}", target, read_only=True) for source, target in binds]
     shown += [BindSpec(f"{source}", target) for source, target in writable]
@@ -262,7 +262,7 @@ def exec_words(
 
 
 def _flags(engine: Engine, *, as_root: bool = True) -> list[str]:
-    """Return what has an engine of OCI containers do what a definition file says, and any run programs as root."""
+    """Return options that make an engine run programs as root, and one with an OCI mode follow a definition file."""
     is_root = os.geteuid() == 0 and engine.kind is not EngineKind.NAMESPACES
     wanted = ["--no-oci", *([_FAKEROOT] if as_root and not is_root else [])]
     return [flag for flag in wanted if flag in engine.build_flags]
@@ -276,14 +276,14 @@ def _container(
 
 
 def _mount(bind: BindSpec) -> str:
-    """Return the value of `--mount`: CSV, so that a comma, a colon or a quote in a path stays part of it.
+    """Return the value of `--mount` as CSV, so that a comma, a colon or a quote in a path stays part of it.
 
-    Of a squashfs file what it holds is bound; the kernel's own engine takes none.
+    For a squashfs file, its content is bound, which the kernel's own engine does not support.
     """
-    from lumiimg.image.squashfs.format import MAGIC  # a plan, which names an engine, opens no image
+    from lumiimg.image.squashfs.format import MAGIC  # here, as a plan names an engine but opens no image
 
     fields = ["type=bind", f"source={bind.source}", f"destination={bind.target}"]
-    with suppress(OSError, ValueError):  # a folder; the engine says what else it is
+    with suppress(OSError, ValueError):  # a folder; the engine reports anything else
         fields += ["image-src=/"] if read_beginning(bind.source, len(MAGIC)) == MAGIC else []
     fields += ["ro"] if bind.read_only else []
     return ",".join(

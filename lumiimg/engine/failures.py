@@ -1,4 +1,4 @@
-"""From what an engine printed to what it means: the engine's own status says nothing, it is 255 for everything."""
+"""Explain failures from an engine's output: its exit status is 255 for every failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumiimg.engine.process import ESCAPES
 if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
-# What the engine, bash's trace and pip say around a failure, not the failure itself.
+# Lines that the engine, bash's trace and pip print around a failure, not the failure itself.
 _AROUND = re.compile(
     r"^(INFO|WARNING|FATAL|DEBUG|VERBOSE)\b|^\++ |^time=\""
     r"|^[\u00d7\u2570\u2502]|^\[end of output\]|^hint: See above"
@@ -29,7 +29,7 @@ _LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A known failure, with the parts of the output filled in."""
+    """A known failure, with parts of the output filled in."""
 
     id: str
     meaning: str
@@ -43,7 +43,7 @@ def _known() -> tuple[tuple[str, re.Pattern[str], str, str], ...]:
 
 
 def explain(output: str) -> Failure | None:
-    """Return the known failure that the end of an engine's output shows, or None."""
+    """Return the last known failure in the end of an engine's output, or None."""
     tail = ESCAPES.sub("", output[-_TAIL_CHARS:])
     last: tuple[int, Failure] | None = None
     for identity, pattern, meaning, remedy in _known():
@@ -55,9 +55,9 @@ def explain(output: str) -> Failure | None:
 
 
 def last_words(output: str) -> str:
-    """Return the last line of an output that is not the engine's frame around it, without colours.
+    """Return the last line of an output that is not one of the lines around a failure, without colours.
 
-    Where there is none, what the engine itself ended with; nothing, where all went well by its words.
+    If there is none, return the engine's last FATAL line; empty if there is none of these either.
     """
     lines = [line.strip() for line in reversed(ESCAPES.sub("", output[-_TAIL_CHARS:]).splitlines()) if line.strip()]
     return next(
@@ -67,7 +67,7 @@ def last_words(output: str) -> str:
 
 
 def not_started(engine: Engine, output: str, *, where: str | None = None) -> MissingHereError:
-    """Return the error for a container that does not start, from what the engine printed, with the remedy."""
+    """Return the error, with the remedy, for a container that does not start, from the engine's output."""
     known = explain(output)
     why = known.meaning if known else one_safe_line(last_words(output))[:_MEANING_LIMIT] or "it does not say why"
     return MissingHereError(

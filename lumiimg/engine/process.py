@@ -1,8 +1,8 @@
-"""The one gate through which every child process runs: one place decides its environment, its output, and its end.
+"""Run child processes: every one starts here, so their environment, output and end are handled in one place.
 
-Each has a process group of its own, so that a time limit or Ctrl-C ends the grandchildren too, and a watch that
-outlives lumiimg, so that nothing runs on when lumiimg itself is killed without a word (SIGKILL, out of memory).
-spython's runner is not used: it stops for ever once 64 KiB stand on standard error.
+Each has its own process group, so that a timeout or Ctrl-C also ends grandchildren, and a watchdog that outlives
+lumiimg, so that nothing keeps running when lumiimg itself is killed without warning (SIGKILL, out of memory).
+spython's runner is not used: it hangs forever once there are 64 KiB on standard error.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from types import FrameType
 
 OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
-"""Output of one child in memory, its end; the log, if there is one, has it from its start."""
+"""Maximum output of one child in memory, from its end; a log, if there is one, has the output from its start."""
 LOG_LIMIT_BYTES = 256 * 1024 * 1024
-"""Output of one child that goes to its log: more than a build prints, and one that never ends fills no file system."""
+"""Maximum output of one child in its log: more than a build prints, but endless output cannot fill a file system."""
 LINE_LIMIT_BYTES = 64 * 1024
 LINES_LIMIT = 500_000
-"""Lines of one child that are handed on, as are those within `LOG_LIMIT_BYTES`; of what comes after, the last alone:
-what looks at them takes longer than a child that prints without end takes to print them."""
+"""Maximum number of lines of one child that are passed on, within `LOG_LIMIT_BYTES`; of later ones, only the last:
+processing them takes longer than a child with endless output takes to print them."""
 GRACE_S = 10.0
-"""Between the polite signal and SIGKILL."""
+"""Time between the polite signal and SIGKILL."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""What colours words on a terminal and moves on it. Source: ECMA-48, 5.4; engines write it into pipes, too."""
+"""Terminal colours and cursor movements, which engines also write into pipes. Source: ECMA-48, 5.4."""
 NO_NETRC = {"NETRC": os.devnull}
-"""For programs that have rules of their own for ~/.netrc, by which its `default` goes to any host, without TLS, too."""
+"""For programs whose own rules for ~/.netrc send its `default` login to any host, even without TLS."""
 _READ_BYTES = 64 * 1024
 _POLL_S = 0.1
 _REAP_S = 0.005
 _DRAIN_S = 1.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Reads the number of a group, and then until the other end is closed, which the kernel does when lumiimg is gone; then
-# ends the group.
+# Reads the number of a process group, then waits until the pipe is closed, by the kernel if lumiimg dies; then it ends
+# the group.
 _WATCH = (
     "read -r group || exit; read -r _; "
     f'kill -TERM "-$group" 2>/dev/null && sleep {GRACE_S:.0f} && kill -KILL "-$group" 2>/dev/null'
@@ -62,20 +62,20 @@ class Completed:
 
     argv: tuple[str, ...]
     exit_code: int
-    """As the shell counts: 128 + N for signal N."""
+    """Exit status as in a shell: 128 + N for signal N."""
     output: str
-    """Standard output and standard error in the order in which they came (see `OUTPUT_LIMIT_BYTES`); no `ESCAPES`."""
+    """Standard output and standard error in order (see `OUTPUT_LIMIT_BYTES`), without `ESCAPES`."""
     timed_out: bool = False
     truncated: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether the child ended with status 0, and was not ended."""
+        """Whether the child ended by itself with status 0."""
         return self.exit_code == 0 and not self.timed_out
 
     @property
     def last_line(self) -> str:
-        """The last line that says something; what a person wants to see first of a failure."""
+        """The last line that is not blank, usually the most helpful one about a failure."""
         return next((line for line in reversed(self.output.splitlines()) if line.strip()), "")
 
 
@@ -91,15 +91,15 @@ def run(
 ) -> Completed:
     """Run `argv` to its end and return how it ended; a status other than 0 is a result, not an exception.
 
-    `env` is the whole environment. Output goes to `log` up to a limit, every line to `on_line`. `give_up` is asked some
-    ten times a second whether to end the child, as at its time limit. SIGINT, SIGTERM and SIGHUP that reach lumiimg
-    meanwhile end the child's process group, and act on lumiimg when the child has ended.
+    `env` is the whole environment. Output goes to `log` up to a limit, lines to `on_line`. `give_up` is called about
+    ten times a second and may end the child, like its timeout. If lumiimg receives SIGINT, SIGTERM or SIGHUP meanwhile,
+    the child's process group is ended first; then the signal acts on lumiimg.
 
     Raises MissingHereError if the program cannot be started.
     """
     words = tuple(os.fspath(word) for word in argv)
     collector = _Collector(log, on_line)
-    # Both are there before the child is: a signal that comes while it starts must not leave it behind.
+    # Both exist before the child: a signal during its start must not leave it behind.
     with _forward_signals() as forward_to, _watch() as watch_over:
         try:
             child = subprocess.Popen(
@@ -119,33 +119,33 @@ def run(
             forward_to(child)
             timed_out = _read_to_the_end(child, collector, timeout_s, give_up)
         finally:
-            # Whatever outlives the leader, or is there because we were interrupted, would hold mounts and files
-            # of a step that is over. The child is not reaped yet, so that its number still names its group.
+            # Processes that outlive the leader, or are left after an interrupt, would keep mounts and files of a
+            # finished step in use. The child is not reaped yet, so its process id still identifies its group.
             _signal_group(child, signal.SIGKILL)
             code = child.wait()
     return Completed(words, code if code >= 0 else 128 - code, collector.text(), timed_out, collector.truncated)
 
 
 def which(name: str, path: str | None) -> str | None:
-    """Return the program of that name on a PATH, in whose absolute folders alone it is looked for."""
+    """Return the program of that name on a PATH, of which only the absolute folders are searched."""
     return shutil.which(name, path=_absolute(os.defpath if path is None else path))
 
 
 def _absolute(path: str) -> str:
-    """Return a PATH without its empty and relative folders, which mean whatever folder one is in (execvp(3))."""
+    """Return a PATH without its empty and relative folders, which depend on the current folder (execvp(3))."""
     return os.pathsep.join(folder for folder in path.split(os.pathsep) if folder.startswith("/"))
 
 
 def _handed_on(env: Mapping[str, str]) -> dict[str, str]:
     passed_on = without_secrets(env)
-    # an empty one would be the current folder again
+    # an empty PATH would mean the current folder again
     return passed_on | {"PATH": _absolute(passed_on["PATH"]) or os.defpath} if "PATH" in passed_on else passed_on
 
 
 def _read_to_the_end(
     child: subprocess.Popen[bytes], collector: _Collector, timeout_s: float | None, give_up: Callable[[], bool] | None
 ) -> bool:
-    """Read what the child prints until it has ended; return whether it had to be ended before."""
+    """Read the child's output until it ends; return whether it had to be ended."""
     pipe = child.stdout
     assert pipe is not None  # noqa: S101 - Popen was asked for it
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -172,18 +172,18 @@ def _read_to_the_end(
                 collector.feed(chunk)
                 if not chunk:
                     selector.unregister(pipe)
-                # The rest of what an ended child wrote is read; what a daemon of its writes on and on is not.
+                # The remaining output of an ended child is read, but not the endless output of its daemons.
                 ended_at = min(ended_at, now) if ended else ended_at
                 if now - ended_at > _DRAIN_S:
                     break
             elif ended:
-                break  # silent: a daemon that it left behind may hold the other end
+                break  # no output left: a daemon that it left behind may have the other end open
     collector.close()
     return timed_out
 
 
 class _Collector:
-    """Splits the byte stream into lines, keeps what fits, and hands everything on."""
+    """Splits the byte stream into lines, stores its end, and passes it on to log and callback within limits."""
 
     def __init__(self, log: IO[bytes] | None, on_line: Callable[[str], None] | None) -> None:
         self._log = log
@@ -204,7 +204,7 @@ class _Collector:
         if self._on_line is not None:
             self._hand_on(chunk)
         self._room -= len(chunk)
-        # Its end stays: that is where a failure is reported.
+        # The end is stored: that is where a failure is reported.
         self._tail.append(chunk)
         self._tail_bytes += len(chunk)
         while self._tail_bytes > OUTPUT_LIMIT_BYTES:
@@ -242,9 +242,9 @@ def _plain(output: bytes) -> str:
 
 @contextmanager
 def _watch() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Have the group of a child, once it is named, ended if lumiimg goes away before it does.
+    """Yield a function that registers a child, whose process group is then ended if lumiimg dies first.
 
-    PR_SET_PDEATHSIG would reach the child alone, and an engine that is killed does not end what runs in its container.
+    PR_SET_PDEATHSIG would reach only the child, and a killed engine does not end the programs in its container.
     """
     ours, theirs = os.pipe()
     try:
@@ -266,17 +266,17 @@ def _watch() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 
 
 def _write_all(pipe: int, text: str) -> None:
-    # Somebody may have ended the watch; the child is run all the same.
+    # The watchdog may have been killed; the child runs all the same.
     with suppress(BrokenPipeError):
         os.write(pipe, text.encode())
 
 
 @contextmanager
 def _forward_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Send what would end us to the group of a child, once it is named, first; afterwards it takes its usual effect.
+    """Yield a function that registers a child, whose group first gets signals that would end us; then they act on us.
 
-    A signal that is ignored stays so (SIGHUP under nohup). To many programs SIGHUP means to read their settings again,
-    so that the group gets SIGTERM for it.
+    An ignored signal stays ignored (SIGHUP under nohup). The group gets SIGTERM instead of SIGHUP, on which many
+    programs reload their settings.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
@@ -287,7 +287,7 @@ def _forward_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     def pass_on() -> None:
         polite = signal.SIGINT if caught[-1] == signal.SIGINT else signal.SIGTERM
         for child in children:
-            # The third Ctrl-C means it.
+            # From the third Ctrl-C on, it is SIGKILL.
             _signal_group(child, signal.SIGKILL if len(caught) > 2 else polite)
 
     def hear(number: int, _frame: FrameType | None) -> None:
@@ -317,7 +317,7 @@ def _has_ended(child: subprocess.Popen[bytes]) -> bool:
 def _signal_group(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(child.pid, number)
-        os.killpg(child.pid, signal.SIGCONT)  # what is stopped hears SIGKILL alone
+        os.killpg(child.pid, signal.SIGCONT)  # a stopped process reacts only to SIGKILL
     except (ProcessLookupError, PermissionError):
-        # Gone already; or a set-user-id member that is not ours to signal.
+        # Already gone, or a set-user-id member that we may not signal.
         return

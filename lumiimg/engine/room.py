@@ -1,5 +1,5 @@
-"""Room in a folder: what is free on its disk, and what a user's quota leaves there, which `lfs` (of Lustre) or `quota`
-says within a few seconds.
+"""Free space in a folder: on its disk, and within the user's quotas, as `lfs` (of Lustre) or `quota` report them within
+a few seconds.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ _LIMIT_S = 5.0
 _NUMBERS = re.compile(
     r"(?m)^ *(?:/\S*|\S+:/\S*)\s+\[?(?P<used>\d{1,15})\]?\*? +(?P<soft>\d{1,15}) +(?P<hard>\d{1,15})\b"
 )
-"""Of a file system, in KiB; in two lines where its name is long. Source: quota(1) of quota 4.06, lfs-quota(1)."""
+"""Numbers of a file system in KiB; two lines if its name is long. Source: quota(1) of quota 4.06, lfs-quota(1)."""
 _PROJECT = re.compile(r"^ *(?P<project>\d{1,10}) ")
 """Source: lfs-project(1)."""
 _KIB = 1024
 _LUSTRE = "lustre"
 _HANG: set[str] = set()
-"""Programs that did not answer in this run: for its other folders they are not asked."""
+"""Programs that timed out in this run, and are not run again for other folders."""
 _WITHOUT = _IN_MEMORY | {"overlay", "squashfs", ""}
-"""Types of file systems that have no quota of a user."""
+"""Types of file systems without user quotas."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """What is left at a place."""
+    """Free space in a folder."""
 
     folder: Path
-    """Where."""
+    """The folder, or the nearest parent that exists."""
     free_bytes: int
-    """That are left on the disk."""
+    """Bytes that are free on the disk."""
     in_memory: bool
-    """Whether what is written there counts as memory."""
+    """Whether files there use memory."""
     quota_bytes: int | None = None
-    """That the quotas of this user leave; null: there are none, or they are not known."""
+    """Bytes left within this user's quotas; null: no quotas, or not known."""
     note: str = ""
     """Why quotas are not known."""
 
     @property
     def left_bytes(self) -> int:
-        """That can be written."""
+        """Bytes that can be written, by disk and quotas."""
         return min(self.free_bytes, self.free_bytes if self.quota_bytes is None else self.quota_bytes)
 
 
 class Mount(NamedTuple):
-    """A file system, where it is mounted."""
+    """A mounted file system."""
 
     kind: str
-    """`lustre`, `nfs4`; empty where it is not known."""
+    """Type, as `lustre` or `nfs4`; empty if it is not known."""
     point: str
 
 
 def room_at(folder: Path) -> FreeSpace:
-    """Return what is left where `folder` is, or will be. Raises FailedError if nothing of its path is there."""
+    """Return the free space where `folder` is, or will be. Raises FailedError if no part of its path exists."""
     there = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
     if there is None:
         raise FailedError("cannot be read", where=str(folder))
@@ -72,7 +72,7 @@ def room_at(folder: Path) -> FreeSpace:
 
 
 def require_room_in_cache(folder: Path, needed_bytes: int, what: str) -> None:
-    """Raise MissingHereError where less is left in a folder of the cache than `what` takes."""
+    """Raise MissingHereError if a cache folder has less than `needed_bytes` left, which `what` needs."""
     room = room_at(folder)
     if needed_bytes > room.left_bytes:
         left = f"needs {size(needed_bytes)}, but {size(room.left_bytes)} are left in {room.folder}"
@@ -98,10 +98,10 @@ def _mount(folder: Path) -> Mount:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What is left of the tightest limit on a file system."""
+    """The remainder of the tightest limit on a file system."""
 
     left_bytes: int | None
-    """null: there is none, or it is not known."""
+    """Remaining bytes; null: no limit, or not known."""
     note: str = ""
     """Why it is not known."""
 
@@ -110,7 +110,7 @@ NO_QUOTA = Quota(None)
 
 
 def quota_at(folder: Path, mount: Mount) -> Quota:
-    """Return what the quotas of this user leave in a folder."""
+    """Return what is left of this user's quotas in a folder."""
     program = which("lfs" if mount.kind == _LUSTRE else "quota", os.environ.get("PATH"))
     if mount.kind in _WITHOUT or program is None:
         return NO_QUOTA
@@ -140,7 +140,7 @@ def _asked(argv: list[str]) -> Quota:
 
 
 def _output(argv: list[str]) -> str | None:
-    """Return what a program prints, whatever its status: of `quota` it says that a limit is reached; None: it hangs."""
+    """Return the output of a program with any status, as `quota` fails at a limit; None if the program hangs."""
     if argv[0] in _HANG:
         return None
     try:

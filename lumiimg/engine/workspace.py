@@ -1,15 +1,15 @@
-"""Folders where lumiimg writes before the result is good: removed by their process, or by the next one.
+"""Scratch folders for unfinished results: removed by their process, or by the next one.
 
-In a shared folder without sticky bit a neighbour can give any name to a private folder of the user's: no name proves
-that a folder is ours. What is in it does:
+In a shared folder without a sticky bit, another user can give any name to a private folder of this user: a name cannot
+prove that a folder is ours. Its content does:
 
     PREFIX….lumiimg/<owner>/    a folder that only this user may open, and in it the one that is written to
 
-An owner is a process, so named that no other is taken for it. A number alone is not enough: each namespace of processes
-counts from one (containers, jobs with namespaces of their own), often under the same name of the machine.
+The owner is a process, with a unique name. A process id is not enough: each PID namespace counts from one (containers,
+jobs with their own namespaces), often with the same machine name.
 
-A process removes what it has made through the descriptor that it holds since then. The next process removes what a
-killed one left under the name of an owner, and the folder around it if it is empty.
+A process removes its folder through the descriptor that has been open since its creation. The next process removes the
+folders of killed owners by their names, and the folder around them if it is empty.
 """
 
 from __future__ import annotations
@@ -39,26 +39,25 @@ if TYPE_CHECKING:
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _ALONE = secrets.token_hex(8)
 MARK = ".lumiimg-partial"
-"""How the name of what has an owner ends."""
+"""Suffix of files and folders that have an owner."""
 _OWNER = re.compile(rf"\.(?P<pid>\d{{1,10}})-(?P<place>[0-9a-f]+@[^/]*){re.escape(MARK)}$")
 _OLD_S = 7 * 24 * 3600.0
-"""No build goes on for so long without touching its folder: Slurm ends jobs sooner."""
+"""Age of abandoned folders: no build runs for a week without touching its folder, as Slurm ends jobs sooner."""
 _ENDING = ".lumiimg"
 _REMOVE_TIMEOUT_S = 600.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _LITTLE_BYTES = 1 << 20
-"""Of a file system that has no room for what is written here."""
+"""A file system with less free space counts as full."""
 MOVE_CACHE = "free some space there (`lumiimg cache prune --keep 0`), or move the cache: LUMIIMG_CACHE=FOLDER"
-"""For a cache, and the scratch in it, that is full."""
+"""Hint for a full cache, or scratch in it."""
 MOVE_OUTPUT = "free some space there, or write it elsewhere: -o"
 
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
-    """Yield a new folder somewhere below `parent`, and remove it afterwards, whatever happened.
+    """Yield a new folder below `parent`, and remove it afterwards in any case.
 
-    Raises FailedError where none can be made, and for a file system that is full; MissingHereError where TMPDIR is the
-    full one.
+    Raises FailedError if it cannot be created, or the file system is full; MissingHereError if TMPDIR is full.
     """
     with ExitStack() as stack:
         try:
@@ -76,12 +75,12 @@ def scratch_folder(parent: Path, prefix: str = "work-") -> Iterator[Path]:
 
 @contextmanager
 def written_by_rename(target: Path) -> Iterator[Path]:
-    """Yield a name on the file system of `target` to write to; on success it becomes `target`, else it is gone.
+    """Yield a path on the file system of `target` to write to; on success it is renamed to `target`, else removed.
 
-    It is in a new folder of this user alone: who may write beside `target` can put nothing under it before, through
-    which another file would be written.
+    It is in a new private folder of this user: others who may write beside `target` cannot place a link there that
+    would redirect the writing to another file.
 
-    Raises BadInputError where something other than a file has that name, FailedError if the folder cannot be written.
+    Raises BadInputError if `target` exists but is not a file, FailedError if its folder cannot be written.
     """
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file, but would be replaced by one", where=str(target))
@@ -97,7 +96,7 @@ def written_by_rename(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new folder of this user alone, and remove it afterwards; before, what killed processes left there.
+    """Yield a new private folder of this user, and remove it afterwards; first remove leftovers of killed processes.
 
     Raises OSError if it cannot be made.
     """
@@ -115,7 +114,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_left(parent: Path) -> None:
-    """Remove the folders in `parent` that processes have left which no longer live."""
+    """Remove the folders in `parent` that dead processes have left."""
     for path in parent.glob(f"*{_ENDING}"):
         with suppress(OSError), _opened(path) as around:
             seen = os.fstat(around)
@@ -126,13 +125,13 @@ def remove_left(parent: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder in one of ours, also one that holds files of mapped user ids, as a fakeroot build leaves."""
+    """Remove a folder in one of ours, even with files of mapped user ids, which a fakeroot build leaves."""
     with suppress(OSError), _opened(path.parent) as around:
         _remove(path.name, around)
 
 
 def remove_files(path: Path, names: re.Pattern[str]) -> bool:
-    """Remove a folder if there are only files in it that have such names; whether it is gone."""
+    """Remove a folder if all files in it match `names`; return whether it was removed."""
     with suppress(OSError), _opened(path) as folder:
         if all(map(names.fullmatch, found := _names(folder))):
             for name in found:
@@ -143,7 +142,7 @@ def remove_files(path: Path, names: re.Pattern[str]) -> bool:
 
 
 def _remove(name: str, around: int, path: Path | None = None) -> None:
-    """Remove what has a name in an open folder; and that, by its path, if it is empty then."""
+    """Remove the entry `name` of an open folder; then the folder itself, by its path, if it is empty."""
     with suppress(OSError):
         os.unlink(name, dir_fd=around)
     with suppress(OSError, RecursionError):
@@ -151,19 +150,19 @@ def _remove(name: str, around: int, path: Path | None = None) -> None:
         _open_to_owner(name, around)
         shutil.rmtree(name, ignore_errors=True, dir_fd=around)
     if name in _names(around):
-        # In a user namespace with all of the user's ids, the files are one's own.
+        # In a user namespace with all of the user's ids, the files are the user's own.
         words = [*namespaces.PROGRAM, "root", "rm", "-rf", "--one-file-system", "--", f"./{name}"]
         run(words, env=dict(os.environ), cwd=Path(f"/proc/self/fd/{around}"), timeout_s=_REMOVE_TIMEOUT_S)
     if path is not None:
         with suppress(OSError):
-            path.rmdir()  # what has the name by now goes only if it is empty
+            path.rmdir()  # whatever has that name by now is removed only if it is empty
 
 
 def _open_to_owner(name: str, around: int) -> None:
-    """Open folders that an image closes to their owner."""
+    """Make folders accessible to their owner where the image did not."""
     for _, folders, _, at in os.fwalk(name, dir_fd=around):
         for folder in folders:
-            with suppress(OSError):  # another's; chmod(2) follows links
+            with suppress(OSError):  # another user's; chmod(2) follows links
                 if stat.S_ISDIR(os.stat(folder, dir_fd=at, follow_symlinks=False).st_mode):
                     os.chmod(folder, 0o700, dir_fd=at)
 
@@ -182,8 +181,8 @@ def _names(folder: int) -> list[str]:
 
 
 def full_folder(error: OSError, *folders: Path) -> Path | None:
-    """Return which of some folders has no room left, by the file that an error names, else by what is free; of a quota
-    nothing shows which it is of, so that it is the first. None for another error, and for none of them.
+    """Return which of the folders is full, by the file that an error names, else by free space; for a quota, which
+    cannot be attributed, the first. None for another error, or if no folder is full.
     """
     if error.errno not in _FULL:
         return None
@@ -199,12 +198,12 @@ def _has_none_left(folder: Path) -> bool:
 
 
 def named_folder(folder: Path) -> Path:
-    """Return the folder that somebody has named, where `folder` is in one of ours in it."""
+    """Return the folder that the user named, if `folder` is inside one of our own in it; else `folder`."""
     return next((one.parent for one in (folder, *folder.parents) if one.name.endswith(_ENDING)), folder)
 
 
 def no_room(folder: Path, what: str) -> FailedError | MissingHereError:
-    """Return the error for TMPDIR, or else a cache, that is full."""
+    """Return the error for a full TMPDIR or cache."""
     folder = named_folder(folder)
     if folder == Path(tempfile.gettempdir()):
         return MissingHereError(what, where=str(folder), hint=SET_TMPDIR)
@@ -222,15 +221,15 @@ def _not_writable(path: Path, error: OSError) -> FailedError | MissingHereError:
 
 
 def owner_mark() -> str:
-    """Return the end of a name that says whose it is: this process, on this machine; at most 110 bytes."""
+    """Return the suffix of a name that identifies its owner: this process, on this machine; at most 110 bytes."""
     return f".{os.getpid()}-{_place()}{MARK}"
 
 
 def is_abandoned(name: str, seen: os.stat_result) -> bool:
-    """Whether something of this user's that is named for its owner was left by a process that no longer lives.
+    """Return whether the owner named in a file or folder of this user is dead.
 
-    That of another node, boot or namespace of processes cannot be seen from here, and may live, as the name of a
-    machine proves nothing: what it has is left alone, until nothing was put there for a week.
+    Owners on another node, or in another boot or PID namespace, cannot be seen from here and may live, as a machine
+    name proves nothing: their folders are left alone until they have not changed for a week.
     """
     match = _OWNER.search(name)
     if match is None:
@@ -241,18 +240,18 @@ def is_abandoned(name: str, seen: os.stat_result) -> bool:
         os.kill(int(match["pid"]), 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except PermissionError:  # another user's has the number now, or it gained privileges
+    except PermissionError:  # another user's process has the id now, or it gained privileges
         return False
     return False
 
 
 def _place() -> str:
-    """Return where a number of a process counts: a short digest of boot and namespace, and the name of the machine.
+    """Return the scope of a process id: a short digest of boot and namespace, and the name of the machine.
 
     Source: random(4), pid_namespaces(7).
     """
     try:
         counts = f"{read_beginning(_BOOT, 64).decode('ascii')}{_NAMESPACE.readlink()}"
-    except OSError:  # nobody judges by what cannot be seen
+    except OSError:  # unknown: a value that no other process has
         counts = f"{_ALONE}{os.getpid()}"
     return f"{hashlib.sha256(counts.encode()).hexdigest()[:12]}@{socket.gethostname()[:64]}"

@@ -1,8 +1,8 @@
-"""An engine of the kernel's own: containers from user namespaces, where no container engine is installed.
+"""The kernel's own engine: containers from user namespaces, for machines without a container engine.
 
-It takes the words and the variables of Apptainer that lumiimg uses, and starts a program as Apptainer 1.4 does: the
-same mounts, the same environment scripts in the same order. It needs no program that is set-user-id but newuidmap, and
-that only to be root with many ids.
+It accepts the options and variables of Apptainer that lumiimg uses, and starts a program like Apptainer 1.4, with the
+same mounts, and the same environment scripts in the same order. The only set-user-id programs that it needs are
+newuidmap and newgidmap, and only to be root with many ids.
 """
 
 import sys
@@ -12,4 +12,4 @@ import lumiimg
 
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from lumiimg.engine.namespaces.__main__ import main; main()"
 PROGRAM = (sys.executable, "-I", "-c", _START, str(Path(lumiimg.__file__).parents[1]))
-"""What starts it, without modules of the current folder or of the user."""
+"""The command that starts it, without modules from the current folder or of the user."""

@@ -1,7 +1,6 @@
-"""Start programs in namespaces: those of an image (`exec`), or of this machine as root (`root`).
+"""Start programs in namespaces: programs of an image (`exec`), or of this machine as root (`root`).
 
-Ends with the program's own exit status (128 + N for signal N); with 255 and one line where there is no container, as
-engines do.
+Exits with the program's own status (128 + N for signal N); like engines, with 255 and one line if no container starts.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ _USERS_OF_MACHINE = 0xEFFFFFFD
 
 
 def main() -> NoReturn:
-    """Carry out one command."""
+    """Run one command."""
     command, *rest = sys.argv[1:]
     processes.end_as(lambda: _root(rest) if command == "root" else _exec(read_words(rest, _environment())))
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment that this program was given: Python adds LC_CTYPE to it (PEP 538)."""
+    """Return the original environment of this program, to which Python adds LC_CTYPE (PEP 538)."""
     words = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
     return {name: value for name, is_one, value in (word.partition("=") for word in words) if is_one}
 
 
 def _root(words: Sequence[str]) -> int:
-    """Run a program of this machine as root of a user namespace with all ids, perhaps with mounts of its own."""
+    """Run a program of this machine as root of a user namespace with all ids; with `--mounts`, with its own mounts."""
     if words[:1] != ["--mounts"]:
         return in_namespaces(map_range if os.geteuid() else None, lambda: become(words, os.environ))
 
     def inside() -> int:
-        # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
+        # No separate network: a job has none either, and plugins find other NICs in one (docs/security.md).
         unshare(Namespace.MOUNT)
         mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
 
@@ -83,12 +82,12 @@ def _exec(container: ContainerStart) -> int:
     if user.uid and not container.as_root:
         maker = map_own
     elif _mounts_alone() and ((container.as_root and _is_of_machine()) or not processes.makes_users()):
-        maker = None  # a namespace of users would keep it from making devices
+        maker = None  # in a user namespace it could not create devices
     if container.writable and not container.image.is_dir():
         raise FailedError(f"{container.image} is a file, so nothing can be written into it")
 
     def first() -> int:
-        # Programs of the image are in a namespace within, whose first process is theirs: this one is not in it.
+        # Programs of the image get an inner PID namespace, with their own first process; this process is outside.
         unshare(Namespace.PID)
         return processes.child(lambda: _start(container, user, layers, has_users=maker is not None))
 
@@ -97,8 +96,8 @@ def _exec(container: ContainerStart) -> int:
 
 
 def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_users: bool) -> int:
-    """Put the root of a container together, and become the image's shell in it."""
-    # No network of its own: a job has none either, and plugins find other NICs there (docs/security.md).
+    """Assemble the root of a container, and become the image's shell in it."""
+    # No separate network: a job has none either, and plugins find other NICs in one (docs/security.md).
     unshare(Namespace.MOUNT)
     stage = MountStage()
     for folder in layers.folders:
@@ -122,7 +121,7 @@ def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_us
     if not stage.show_processes():
         warn("the kernel does not mount /proc here: programs see the names of all processes on this machine")
     _renounce(as_root=container.as_root, has_users=has_users)
-    sys.meta_path.clear()  # a module that is imported from here on would be the image's
+    sys.meta_path.clear()  # a module imported from now on would be the image's
     stage.enter()
     for start in (container.cwd or user.folder, home, "/"):
         with suppress(OSError):
@@ -133,29 +132,29 @@ def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_us
 
 
 def _renounce(*, as_root: bool, has_users: bool) -> None:
-    """Leave what no program of the image may have; `has_users`: this is in a namespace of users made for it."""
+    """Drop privileges that no program of the image may have; `has_users`: this is in a user namespace made for it."""
     gain_no_privileges(bounded=not as_root)
     if as_root:
         try:
-            leave_keys()  # a program that runs as the user may need them, as for files of AFS
+            leave_keys()  # a program that runs as the user may need them, for example for AFS
         except OSError as error:
             warn(f"seccomp: {error.strerror}: programs may use keys of the user's (keyrings(7))")
     elif has_users:
-        try:  # in a namespace within, a program would have privileges again
+        try:  # in a nested namespace, a program would have privileges again
             MOST_USERS.write_text("0", encoding="ascii")
         except OSError as error:
             warn(f"{MOST_USERS}: {error.strerror}: programs may make namespaces, and have privileges in them")
 
 
 def _mounts_alone() -> bool:
-    """Whether this is a root who needs no namespace of users for one of mounts; those of many containers do."""
+    """Return whether this is root that needs no user namespace to mount; root in many containers does."""
     return os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN)
 
 
 def _is_of_machine() -> bool:
-    """Whether this namespace of users is the machine's: root of another one has power over what was mounted in it.
+    """Return whether this user namespace is the machine's: root of any other has power over mounts made in it.
 
-    By that a program could enter the mounts around its container (NS_MNT_GET_PREV of ioctl_nsfs(2), Linux 6.12).
+    That would let a program enter the mounts around its container (NS_MNT_GET_PREV of ioctl_nsfs(2), Linux 6.12).
     """
     return Path("/proc/self/ns/user").stat().st_ino == _USERS_OF_MACHINE
 
@@ -176,11 +175,11 @@ def _start_in_image(container: ContainerStart, environment: dict[str, str]) -> i
 
 
 def _require_own(shell: str) -> None:
-    """Raise FailedError where a shell is a script, or a link to what this process has open or runs.
+    """Raise FailedError if a shell is a script, or a link to a file that this process runs or has open.
 
-    That is the Python of this machine, which a program of the image could then overwrite (CVE-2019-5736); a script may
-    name such a link to start it. What is not in the image itself is refused, too: who may write there, as in /tmp,
-    could make it such a link right afterwards.
+    That is this machine's Python, which a program of the image could then overwrite (CVE-2019-5736); a script may name
+    such a link as its interpreter. A shell outside the image itself is also refused: anyone who may write there, as in
+    /tmp, could replace it by such a link right afterwards.
     """
     try:
         root = os.open("/", os.O_PATH | os.O_CLOEXEC)

@@ -1,9 +1,9 @@
-# Sourced by a shell of the image before the program starts, as engines do it: each script of the image in its order, and
-# right after that of the base the variables of APPTAINERENV_. Source of the order: Apptainer 1.4.5,
-# internal/pkg/util/fs/files/action_script.sh. options.py writes two functions behind this text: lumiimg_injected has
-# those variables, lumiimg_restored the user's own.
+# Run by a shell of the image before the program starts. Like engines, it sources each script of the image in order, and
+# sets the variables of APPTAINERENV_ right after that of the base. Source of the order: Apptainer 1.4.5,
+# internal/pkg/util/fs/files/action_script.sh. options.py appends the functions that differ for each container:
+# lumiimg_injected sets those variables, lumiimg_restored the user's own.
 
-# PATH with the usual folders that it lacks.
+# Appends the usual folders that PATH lacks.
 lumiimg_path() {
     for lumiimg_folder in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin /sbin /bin; do
         case ":${PATH-}:" in
@@ -31,7 +31,7 @@ lumiimg_runtime() {
     export PATH
 }
 
-# Ends as engines do where there is no such program.
+# Exits like engines if the program does not exist.
 lumiimg_require() {
     case $1 in
     */*) if [ -f "$1" ] && [ -x "$1" ]; then return; fi ;;
@@ -68,7 +68,7 @@ lumiimg_source() {
             . "$lumiimg_script"
             lumiimg_injected
             ;;
-        */99-runtimevars.sh) lumiimg_runtime ;; # of the engine, whatever the image has there
+        */99-runtimevars.sh) lumiimg_runtime ;; # of the engine, even if the image has one
         *) . "$lumiimg_script" ;;
         esac
     done

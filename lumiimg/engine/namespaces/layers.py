@@ -1,4 +1,4 @@
-"""The file systems of an image: mounted by squashfuse_ll, or unpacked for one container where there is no FUSE."""
+"""The file systems of an image: mounted by squashfuse_ll, or unpacked for one container if there is no FUSE."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _MEANING_LIMIT = 300
 
 
 class Served:
-    """A squashfs that a process of squashfuse_ll serves, from its mount to the end of that.
+    """A squashfs that a squashfuse_ll process serves until it is unmounted.
 
-    The process is started before there are namespaces: in that of mounts it would hold itself, and in that of users a
-    program of the image could look into it (ptrace(2)), and through it at this machine's files. It is in a session of
-    its own, so that what ends the program in the container does not take its files away before.
+    The process is started outside the namespaces: in the mount namespace it would keep its own mount alive, and in the
+    user namespace a program of the image could trace it (ptrace(2)), and reach this machine's files through it. It has
+    its own session, so that a signal that ends the program in the container does not first remove its files.
     """
 
     def __init__(self, program: str, image: Path, offset: int) -> None:
-        """Start it. Raises OSError."""
+        """Start the process. Raises OSError."""
         self._file = image
         self._server, waits = socket.socketpair()
         with waits:
@@ -49,15 +49,15 @@ class Served:
         quiet = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(quiet, descriptor)
-        for device in socket.recv_fds(waits, 1, 1)[1]:  # none where the other end died
+        for device in socket.recv_fds(waits, 1, 1)[1]:  # none if the other end died
             os.set_inheritable(device, True)
-            # libfuse 3 takes such a name for a file system that is mounted already (fuse(8), /dev/fd/N)
+            # libfuse 3 treats this name as a file system that is already mounted (fuse(8), /dev/fd/N)
             words = [program, "-f", "-o", f"offset={offset}", f"{self._file}", f"/dev/fd/{device}"]
             os.execv(program, words)  # noqa: S606 - a shell has no part in it
 
     def mount(self, target: str) -> str:
-        """Mount it on a folder, and return that. Raises OSError, and FailedError where it is not served."""
-        # the kernel wants who mounts to be in the namespace of users in which it was opened
+        """Mount it on a folder, and return the folder. Raises OSError, and FailedError if it is not served."""
+        # the kernel requires the mounting process to be in the user namespace in which the device was opened
         device = os.open(_FUSE, os.O_RDWR)
         data = f"fd={device},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
         data += ",allow_other,default_permissions"
@@ -77,7 +77,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class LowerLayers:
-    """The file systems of an image, the lowest first: folders, or what is to be mounted."""
+    """The file systems of an image, the lowest first: folders, or squashfs to be mounted."""
 
     folders: Sequence[Path] = ()
     served: Sequence[Served] = ()
@@ -98,7 +98,7 @@ def lower_layers(image: Path, environment: Mapping[str, str]) -> Iterator[LowerL
 
 @contextmanager
 def unpacked(image: Path, environment: Mapping[str, str]) -> Iterator[list[Path]]:
-    """Yield folders with the files of each layer, as this user's. Raises FailedError, MissingHereError."""
+    """Yield folders with the files of each layer, owned by this user. Raises FailedError, MissingHereError."""
     program = which("unsquashfs", environment.get("PATH"))
     if program is None:
         raise MissingHereError(

@@ -1,6 +1,6 @@
-"""What a container is asked to be: the options and variables of Apptainer that lumiimg, or its user, gives.
+"""The request for a container: the options and variables of Apptainer that lumiimg or its user gives.
 
-And the shell text by which its program gets these variables.
+Also the shell text that sets these variables for its program.
 
 Source: apptainer-exec(1) of Apptainer 1.4.5, and its `internal/pkg/util/env/clean.go`.
 """
@@ -22,53 +22,53 @@ from lumiimg.engine.binds import BindSpec, binds_of
 from lumiimg.image import DEFAULT_PATH
 
 _FLAGS = frozenset({"--fakeroot", "--writable", "--no-home", "--cleanenv", "--pid"})
-"""Of `--pid` each container has what it asks for."""
+"""Every container has what `--pid` requests."""
 _VALUES = frozenset({"--no-mount", "--pwd", "--mount"})
 PREFIXES = ("APPTAINER", "SINGULARITY")
 _ALWAYS = frozenset(
     name for word in ("http", "https", "no", "all", "ftp") for name in (f"{word}_proxy", f"{word.upper()}_PROXY")
 ) | {"TERM"}
-"""Variables that `--cleanenv` leaves."""
+"""Variables that `--cleanenv` preserves."""
 _NEVER = {"HOME": False, "PATH": False, "LD_LIBRARY_PATH": True}
-"""Variables of the user that do not get in, and whether APPTAINERENV_ sets them."""
+"""User variables that are not passed into a container, and whether APPTAINERENV_ can set them."""
 _OF_PATH = {"PREPEND_PATH", "APPEND_PATH", "PATH"}
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OF_ENGINES = ("APPTAINER_NAME", "APPTAINER_CONTAINER", "SINGULARITY_NAME", "SINGULARITY_CONTAINER")
 _PASSED_ON = ("PWD", "HOME", "UID", "GID", "OPTIND", *_OF_ENGINES)
-"""What a script of the image sees of variables before it. Source: action_script.sh of Apptainer 1.4.5, clear_env."""
+"""Earlier variables that the image's scripts see. Source: action_script.sh of Apptainer 1.4.5, clear_env."""
 _LIBRARIES = "LD_LIBRARY_PATH"
 _OF_BASH = "PATH _ SHLVL TERM SHELL HOSTNAME HOSTTYPE MACHTYPE OSTYPE COLUMNS LINES"
-"""Variables that a shell may set on its own, without exporting them: the user's would count as set."""
+"""Variables that a shell may set itself, without exporting them: those of the user would then count as set."""
 _ENDING = "INT TERM HUP QUIT"
 DESCRIPTOR = 9
-"""Where the shell reads the text; more than one digit is not known to every shell."""
+"""Descriptor from which the shell reads the text; some shells support only one digit."""
 _TEXT = (files("lumiimg.engine.namespaces") / "environment.sh").read_text(encoding="utf-8")
 _FOLDER = "/.singularity.d/env"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerStart:
-    """What starts a container: image, binds, environment, command."""
+    """The parameters of a container: image, binds, environment, command."""
 
     image: Path
     argv: tuple[str, ...]
     as_root: bool
-    """With all ids of the user; else as the user."""
+    """Whether the program runs as root with all ids of the user; else as the user."""
     writable: bool
-    """Whether the program writes into the image, a folder; else nothing of it can be changed."""
+    """Whether the program can write into the image, which is a folder; else the image cannot be changed."""
     home: bool
     cwd: str | None
-    """Where the program starts; None for where the user is."""
+    """The folder in which the program starts; None for the user's current one."""
     binds: tuple[BindSpec, ...]
     environment: Mapping[str, str]
-    """What the program gets of the user's variables, where the image does not set them."""
+    """The user's variables that the program gets if the image does not set them."""
     injected: Mapping[str, str]
-    """What is set after the image's scripts; the shell evaluates it within double quotes, as Apptainer's does."""
+    """Variables that are set after the image's scripts; like Apptainer's, the shell expands them in double quotes."""
 
 
 def read_words(words: Sequence[str], environment: Mapping[str, str]) -> ContainerStart:
-    """Read `[OPTIONS] IMAGE PROGRAM [ARGUMENTS]`. Raises BadInputError."""
+    """Parse `[OPTIONS] IMAGE PROGRAM [ARGUMENTS]`. Raises BadInputError."""
     flags: set[str] = set()
     values: dict[str, list[str]] = {name: [] for name in _VALUES}
     rest = list(words)
@@ -104,7 +104,7 @@ def read_words(words: Sequence[str], environment: Mapping[str, str]) -> Containe
 
 
 def _injected(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that APPTAINERENV_ names; of two names for one, Apptainer's counts."""
+    """Return the variables set by APPTAINERENV_ and SINGULARITYENV_; for a variable in both, Apptainer's counts."""
     found: dict[str, str] = {}
     for prefix in reversed(PREFIXES):
         for name, value in environment.items():
@@ -116,7 +116,7 @@ def _injected(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mounted(text: str) -> BindSpec:
-    """Read one `--mount type=bind,source=…,destination=…[,ro]`, fields of CSV. Raises BadInputError."""
+    """Parse one `--mount type=bind,source=…,destination=…[,ro]`, fields of CSV. Raises BadInputError."""
     fields = dict(field.partition("=")[::2] for field in next(csv.reader([text], strict=True), []))
     source, target = fields.get("source"), fields.get("destination")
     if fields.get("type") != "bind" or not source or not target or not target.startswith("/"):
@@ -128,12 +128,12 @@ def _mounted(text: str) -> BindSpec:
 
 
 def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes:
-    """Return the text that a shell of the image reads, with the program and its arguments as its own arguments.
+    """Return the script for a shell of the image, whose arguments are the program and its arguments.
 
-    The shell stays as the first process of the container, hears no signal, and waits for all that ends in it.
+    The shell remains as the container's first process, ignores signals, and reaps all processes that end in it.
     """
     names = ""
-    with suppress(OSError):  # as engines take it
+    with suppress(OSError):  # like engines
         scripts = sorted(os.fsencode(f"{_FOLDER}/{name}") for name in os.listdir(_FOLDER) if name.endswith(".sh"))  # noqa: PTH208
         names = " ".join(shlex.quote(os.fsdecode(path)) for path in scripts)
     injected_lines = "".join(
@@ -166,12 +166,12 @@ def script(environment: Mapping[str, str], injected: Mapping[str, str]) -> bytes
 
 
 def restored_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the shell starts with."""
+    """Return the variables with which the shell starts."""
     return {name: value for name, value in environment.items() if name in _PASSED_ON}
 
 
 def _escaped(value: str) -> str:
-    """Return a value for double quotes, in which engines leave everything but these to the shell."""
+    """Return a value for double quotes; like engines, escape only quotes and leave everything else to the shell."""
     escaped = value.replace('"', '\\"')
     trailing = len(escaped) - len(escaped.rstrip("\\"))
-    return escaped + "\\" * (trailing % 2)  # Apptainer's script breaks on it
+    return escaped + "\\" * (trailing % 2)  # Apptainer's script breaks on a trailing backslash

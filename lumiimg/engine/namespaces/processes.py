@@ -1,6 +1,6 @@
-"""Processes of the engine around a container: each dies with the one before it, and ends as the one within it does.
+"""The engine's processes around a container: each dies with its parent, and ends with the same status as its child.
 
-And the ids of their namespace of users: the user's own one, or a range of them (user_namespaces(7), subuid(5)).
+Also the ids of their user namespace: only the user's own, or a range (user_namespaces(7), subuid(5)).
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from lumiimg.engine.process import run
 _FAILED = 255
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN)
-"""A signal that is ignored stays so (SIGHUP under nohup)."""
+"""Signals that are handled; an ignored one stays ignored (SIGHUP under nohup)."""
 MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 _LIMITS = {
     MOST_USERS: "0",
     Path("/proc/sys/kernel/unprivileged_userns_clone"): "0",
     Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"): "1",
 }
-"""Settings that keep users from namespaces. Source: user_namespaces(7), kernels of Debian and Ubuntu."""
+"""Settings, with the values that forbid user namespaces. Source: user_namespaces(7), kernels of Debian and Ubuntu."""
 
 _RANGE = re.compile(r"^([^:\s]+):(\d{1,10}):(\d{1,10})$")
 _FILE_LIMIT_BYTES = 1 << 20
 _HELPER_S = 20.0
 _FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin")
-"""Where a set-user-id program is believed."""
+"""Trusted folders for set-user-id programs."""
 
 
 def in_namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]) -> int:
-    """Run `inside` in a process of its own, in a namespace of users to which `maker` gives its ids from outside."""
+    """Run `inside` in a child process, in a user namespace whose ids `maker` maps from outside; None: in this one."""
 
     def untraced() -> int:
-        # root of this namespace of users cannot look into this process, nor into those forked from it
+        # root of this user namespace must not be able to trace this process, or those forked from it
         forbid_tracing()
         return inside()
 
@@ -57,7 +57,7 @@ def in_namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]
         ours.close()
         unshare(Namespace.USER)
         theirs.send(b"1")
-        # where there are none, the reason is reported outside
+        # if there are no ids, the reason is reported outside
         return untraced() if theirs.recv(1) else _FAILED
 
     number = _fork(wait_for_ids)
@@ -73,21 +73,21 @@ def in_namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]
 
 
 def apart(act: Callable[[], int]) -> int:
-    """Run `act` below the first process of a new namespace of processes, which is this program.
+    """Run `act` below the first process of a new PID namespace, which runs this program.
 
-    It dies with its parent, whatever those below it do, and then the kernel ends all of them.
+    That process dies with its parent, whatever its children do, and then the kernel kills all of them.
     """
     unshare(Namespace.PID)
     return child(lambda: child(act))
 
 
 def child(act: Callable[[], int]) -> int:
-    """Run `act` in a process of its own, and return how that ends: its status, or -N for signal N."""
+    """Run `act` in a child process, and return how that ended: its status, or -N for signal N."""
     return _wait(_fork(act))
 
 
 def makes_users() -> bool:
-    """Whether the kernel makes a namespace of users."""
+    """Return whether the kernel lets this process create a user namespace."""
     number = os.fork()
     if number == 0:
         with suppress(OSError):
@@ -98,14 +98,14 @@ def makes_users() -> bool:
 
 
 def become(argv: Sequence[str | bytes], environment: dict[str, str] | os._Environ[str]) -> int:
-    """Become a program, with the signals that it would have anywhere."""
+    """Replace this process with a program, with default handling of signals."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, *_HEARD):
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(argv[0], list(argv), environment)  # noqa: S606 - that is what it is for
 
 
 def end_as(act: Callable[[], int]) -> NoReturn:
-    """Carry out an act, or say in one line why it cannot be; and end as the program did."""
+    """Run `act`, or report in one line why it failed; then exit as the program did."""
     status = _FAILED
     try:
         status = act()
@@ -114,28 +114,28 @@ def end_as(act: Callable[[], int]) -> NoReturn:
     except OSError as error:
         what = f"{os.fsdecode(error.filename or 'the kernel')}: {error.strerror or error}"
         _say("FATAL:   ", f"{what}{_why_not()}")
-    except Exception as error:  # noqa: BLE001 - a process that was forked would end without a word
+    except Exception as error:  # noqa: BLE001 - else a forked process would end silently
         _say("FATAL:   ", f"{type(error).__name__}: {error}")
     if status < 0:
-        with suppress(OSError):  # that of SIGKILL cannot be set, and need not be
+        with suppress(OSError):  # the handler of SIGKILL cannot, and need not, be set
             signal.signal(-status, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own, if any
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has dumped its own core, if any
         os.kill(os.getpid(), -status)
-    os._exit(status if status >= 0 else 128 - status)  # the first process of a namespace ends by no signal of its own
+    os._exit(status if status >= 0 else 128 - status)  # the first process of a namespace cannot kill itself by a signal
 
 
 def warn(text: str) -> None:
-    """Say what a container has not, or has too much."""
+    """Report something that a container lacks, or should not have."""
     _say("WARNING: ", text)
 
 
 def _say(level: str, text: str) -> None:
-    sys.stderr.write(f"{level}{one_line(text)}\n")  # as engines begin such lines
+    sys.stderr.write(f"{level}{one_line(text)}\n")  # in the style of engines
     sys.stderr.flush()
 
 
 def _why_not() -> str:
-    """Return which setting of this machine keeps users from namespaces, as the end of a sentence; or nothing."""
+    """Return the setting of this machine that forbids user namespaces, as the end of a sentence; empty if none does."""
     for path, value in _LIMITS.items():
         with suppress(OSError):
             if path.read_text(encoding="utf-8").strip() == value:
@@ -144,19 +144,19 @@ def _why_not() -> str:
 
 
 def _fork(act: Callable[[], int]) -> int:
-    """Return a process that carries out an act, and ends when this one does."""
+    """Return the id of a new process that runs `act`, and dies with this one."""
     parent = os.pidfd_open(os.getpid())
     number = os.fork()
     if number == 0:
         try:
             die_with_parent(signal.SIGKILL)
-            if not select.select([parent], [], [], 0)[0]:  # it has not ended before that
+            if not select.select([parent], [], [], 0)[0]:  # the parent has not already ended
                 os.close(parent)
                 end_as(act)
         finally:
             os._exit(_FAILED)
     os.close(parent)
-    # what ends the program in the container comes to all of its group; those around it wait for its end
+    # a signal that ends the program in the container reaches its whole group; the processes around wait for its end
     for heard in _HEARD:
         signal.signal(heard, signal.SIG_IGN)
     return number
@@ -164,7 +164,7 @@ def _fork(act: Callable[[], int]) -> int:
 
 def _wait(number: int) -> int:
     ended = status = 0
-    while ended != number:  # the first of a namespace gets the processes that others leave
+    while ended != number:  # the first process of a namespace inherits orphans
         ended, status = os.wait()
     return os.waitstatus_to_exitcode(status)
 
@@ -173,16 +173,16 @@ def _wait(number: int) -> int:
 
 
 def map_own(process: int) -> None:
-    """Give a namespace one id, the user's own, by its own name. Raises FailedError."""
+    """Map only the user's own id in a namespace, to itself. Raises FailedError."""
     _write(process, "setgroups", "deny")
     _write(process, "uid_map", f"{os.geteuid()} {os.geteuid()} 1")
     _write(process, "gid_map", f"{os.getegid()} {os.getegid()} 1")
 
 
 def map_range(process: int) -> None:
-    """Give a namespace all ids that this user has: root is the user, the others are those of /etc/subuid.
+    """Map all ids of this user in a namespace: root is the user, the others are from /etc/subuid and /etc/subgid.
 
-    Raises FailedError where the user has one id alone, or newuidmap is not there or refuses.
+    Raises FailedError if the user has only one id, or newuidmap or newgidmap is missing or refuses.
     """
     if os.geteuid() == 0:
         for name in ("uid_map", "gid_map"):
@@ -206,7 +206,7 @@ def map_range(process: int) -> None:
 
 
 def own_ranges(table: str) -> list[tuple[int, int]]:
-    """Return first id and count of each range of the user in a table; a table that cannot be read has none."""
+    """Return first id and count of each range of the user in a table; none if the table cannot be read."""
     names = {_user(), f"{os.geteuid()}"}
     try:
         with open(table, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -227,7 +227,7 @@ def _user() -> str:
 def _write(process: int, name: str, text: str) -> None:
     try:
         with open(f"/proc/{process}/{name}", "wb", buffering=0) as file:  # noqa: PTH123
-            file.write(text.encode())  # in one piece, as the kernel takes it
+            file.write(text.encode())  # in a single write, as the kernel requires
     except OSError as error:
         lacks = " (this root lacks CAP_SETUID or CAP_SETGID)" if os.geteuid() == 0 else ""
         raise FailedError(f"the kernel refuses ids for a user namespace: {error.strerror}{lacks}") from error

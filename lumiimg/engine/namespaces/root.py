@@ -1,8 +1,8 @@
-"""The root file system of a container: an image, what engines mount into it, and nothing else of this machine.
+"""The root file system of a container: an image and the mounts of engines, with nothing else of this machine.
 
-What is shown is taken before anything is covered, and where it is put is looked up below the image's root alone
-(openat2(2)), so that a link of an image leads to a place in the image. Source of what is shown: Apptainer 1.4.5 with
-its own apptainer.conf.
+Mounts are copied before any path is covered, and mount points are looked up only below the image's root (openat2(2)),
+so that a link of an image leads to a place in the image. Source of the default mounts: Apptainer 1.4.5 with its own
+apptainer.conf.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _DEFAULTS_OF_USER = ("/etc/localtime", "/etc/hosts")
 _NEVER = frozenset(
     ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/mnt", "/opt", "/proc", "/sbin", "/sys", "/usr", "/var")
 )
-"""Homes and current folders that would hide what is the image's."""
+"""Homes and current folders that are not mounted, as they would hide files of the image."""
 _STAGES = ("/tmp", "/var/tmp", "/mnt")  # noqa: S108 - covered by a mount that this process alone sees
 _STAGE_OPTIONS = "mode=0755,size=16m"
-"""It holds folders to mount on, and the tables of users."""
+"""The stage contains only mount points, and user and group tables."""
 _LOCKED = {
     os.ST_NOSUID: MountFlag.NO_SUID,
     os.ST_NODEV: MountFlag.NO_DEVICES,
@@ -48,30 +48,30 @@ _LOCKED = {
     os.ST_NODIRATIME: MountFlag.NO_FOLDER_ATIME,
     os.ST_RELATIME: MountFlag.RELATIVE_ATIME,
 }
-"""What a user's namespace must leave to a mount (mount_namespaces(7))."""
+"""Mount flags that a user namespace may not clear (mount_namespaces(7))."""
 _TABLE_BYTES = 1 << 22
 _PROC = "/proc"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPath:
-    """Something of this machine that is to be seen in the container."""
+    """A file or folder of this machine to be mounted in the container."""
 
     mounts: int
-    """Of `copy_mounts`."""
+    """Descriptor from `copy_mounts`."""
     target: str
     read_only: bool = False
     is_required: bool = False
-    """Whether there is no container without it."""
+    """Whether the container must not start without it."""
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is put on a folder."""
+        """Whether it is a folder."""
         return stat.S_ISDIR(os.fstat(self.mounts).st_mode)
 
 
 def shown_path(path: str, target: str, *, read_only: bool = False, is_required: bool = False) -> ShownPath:
-    """Return a file or folder as it is now. Raises FailedError."""
+    """Return a file or folder, as it is mounted now, to be shown at `target`. Raises FailedError."""
     try:
         return ShownPath(copy_mounts(path), target, read_only, is_required)
     except OSError as error:
@@ -80,18 +80,18 @@ def shown_path(path: str, target: str, *, read_only: bool = False, is_required: 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who starts a container, and where."""
+    """The user who starts a container, and the current folder."""
 
     uid: int
     home: str
     folder: str
-    """The current one; home, where it was removed."""
+    """The current folder; home if it was removed."""
     tables: Mapping[str, str]
-    """The lines of the user for the tables of an image."""
+    """The user's lines for the user and group tables of an image."""
 
     @classmethod
     def from_process(cls) -> User:
-        """Return that of this process; the home is that of the table, whatever the variable says, as in Apptainer."""
+        """Return the user of this process; like Apptainer, take the home from the user table if that has the user."""
         uid, gid = os.geteuid(), os.getegid()
         try:
             entry = pwd.getpwuid(uid)
@@ -110,7 +110,7 @@ class User:
 
 
 def shown_paths(container: ContainerStart, user: User) -> Iterator[ShownPath]:
-    """Yield what is shown, in its order. Raises FailedError for a bind that is not here."""
+    """Yield the paths to be mounted, in order. Raises FailedError if the source of a bind does not exist."""
     defaults = list(_DEFAULTS)
     if not container.as_root:
         defaults += _DEFAULTS_OF_USER
@@ -119,14 +119,14 @@ def shown_paths(container: ContainerStart, user: User) -> Iterator[ShownPath]:
             own.append(user.folder)
         defaults += [path for path in own if path not in _NEVER]
     for path in defaults:
-        with suppress(FailedError):  # not on this machine
+        with suppress(FailedError):  # missing on this machine
             yield shown_path(path, path)
     for bind in container.binds:
         yield shown_path(bind.source, bind.target, read_only=bind.read_only, is_required=True)
 
 
 class MountStage:
-    """A place of this process alone where the root file system is put together. All raise OSError and FailedError."""
+    """A private mount where the root file system is assembled. All methods raise OSError and FailedError."""
 
     def __init__(self) -> None:
         mount("", "/", flags=MountFlag.SLAVE | MountFlag.RECURSIVE)
@@ -135,30 +135,30 @@ class MountStage:
         self._processes = shown_path(_PROC, _PROC)
 
     def cover(self) -> None:
-        """Begin; what was under the stage's name can no longer be reached by it."""
+        """Mount the stage; files that were at its path can no longer be reached by it."""
         mount("tmpfs", self._path, "tmpfs", MountFlag.NO_SUID | MountFlag.NO_DEVICES, _STAGE_OPTIONS)
         self.folder("root")
 
     def folder(self, name: str) -> str:
-        """Make a folder."""
+        """Create a folder in the stage."""
         path = f"{self._path}/{name}"
         os.mkdir(path, 0o755)  # noqa: PTH102
         return path
 
     def put(self, shown: ShownPath) -> str:
-        """Return a new folder that is one of this machine's."""
+        """Mount a folder of this machine in the stage; return its path there."""
         path = self.folder(shown.target)
         _put(shown.mounts, path)
         return path
 
     def write_into(self, image: ShownPath) -> None:
-        """Make a folder the root, as it is."""
+        """Mount a folder as the root, writable."""
         _put(image.mounts, self._root)
 
     def lay(self, lowers: Sequence[str], sources: Sequence[ShownPath]) -> None:
-        """Make the root of folders, the lowest first, with all that `sources` will be put on; nothing can be written.
+        """Make the root from folders, the lowest first, with mount points for `sources`.
 
-        What they lack is in a layer over them, as whoever has one id alone cannot add to folders of another.
+        Missing mount points are made in an upper layer, as a user with a single id cannot add to folders of others.
         """
         options = f"userxattr,lowerdir={':'.join(reversed(lowers))}"
         below = lowers[0]
@@ -174,11 +174,11 @@ class MountStage:
         os.close(at)
         try:
             mount("overlay", self._root, "overlay", data=f"{options},upperdir={upper},workdir={work}")
-        except OSError as error:  # before Linux 5.11, for a user
+        except OSError as error:  # a user cannot mount one before Linux 5.11
             raise FailedError(f"the kernel refuses an overlay for a user: {error.strerror}") from error
 
     def show(self, sources: Iterable[ShownPath], tables: Mapping[str, str], *, read_only: bool) -> None:
-        """Show files and folders of this machine, and add lines to the tables that the image has."""
+        """Mount files and folders of this machine, and add lines to the tables that the image has."""
         at = _opened(self._root)
         for path, lines in tables.items():
             content = _read(at, path)
@@ -194,7 +194,7 @@ class MountStage:
         os.close(at)
 
     def show_processes(self) -> bool:
-        """Show the container's own processes; return False where the kernel refuses that (in a container): all then."""
+        """Mount the container's own /proc; if the kernel refuses (in a container), this machine's, and return False."""
         target = open_in_root(_opened(self._root), _PROC, os.O_PATH)
         if not stat.S_ISDIR(os.fstat(target).st_mode):
             raise FailedError("/proc of the image is not a folder, and programs need one")
@@ -206,7 +206,7 @@ class MountStage:
         return True
 
     def enter(self) -> None:
-        """Make what was put together the root of this process."""
+        """Make the assembled file system the root of this process."""
         pivot_root(self._root)
 
 
@@ -221,7 +221,7 @@ def _put(mounts: int, path: str) -> None:
 
 
 def _add(at: int, below: str, upper: str, path: str, *, is_folder: bool) -> None:
-    """Make in `upper` what the folder `below`, open as `at`, lacks of a path."""
+    """Create in `upper` the parts of a path that are missing in the folder `below`, which is open as `at`."""
     wanted = PurePosixPath(path)
     lacking: list[str] = []
     found = -1
@@ -239,7 +239,7 @@ def _add(at: int, below: str, upper: str, path: str, *, is_folder: bool) -> None
         if not os.path.isdir(made):  # noqa: PTH112
             os.mkdir(made)  # noqa: PTH102
             mode = os.stat(seen, follow_symlinks=False).st_mode  # noqa: PTH116
-            if stat.S_ISDIR(mode):  # else it takes the place of a file
+            if stat.S_ISDIR(mode):  # else it replaces a file
                 os.chmod(made, stat.S_IMODE(mode))  # noqa: PTH101
     for name in lacking:
         made = f"{made}/{name}"
@@ -250,7 +250,7 @@ def _add(at: int, below: str, upper: str, path: str, *, is_folder: bool) -> None
 
 
 def _is_absolute_link(at: int, path: PurePosixPath) -> bool:
-    """Whether a path names such a link, which the engine mounts over, and does not follow (seen with 1.4.5)."""
+    """Return whether a path is an absolute link, which the engine mounts over and does not follow (seen with 1.4.5)."""
     try:
         parent = open_in_root(at, f"{path.parent}", os.O_PATH)
     except OSError:
@@ -284,7 +284,7 @@ def _make_read_only(at: int, path: str) -> None:
 
 
 def _read(at: int, path: str) -> bytes | None:
-    """Return a regular file of the image; None where there is none."""
+    """Return the content of a regular file of the image; None if there is none."""
     try:
         descriptor = open_in_root(at, path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 does not have. All raise OSError. Source: the man pages of section 2."""
+"""System calls that Python 3.11 lacks. All raise OSError. Source: the man pages of section 2."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
 _SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = 428, 429, 437
-"""These three have the same number on all processors."""
+"""Numbers of these calls, the same on all processors."""
 _OPEN_TREE_CLONE, _AT_RECURSIVE, _AT_FDCWD = 0x1, 0x8000, -100
 _MOVE_EMPTY_PATHS: Final = 0x4 | 0x40
 _RESOLVE_NO_OTHER_MOUNT, _RESOLVE_IN_ROOT = 0x1, 0x10
 _SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 24, 38
-"""Of prctl(2)."""
+"""Options of prctl(2)."""
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _MNT_DETACH: Final = 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _KEY_CALLS: Final = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
-"""The first of add_key, request_key and keyctl for the AUDIT_ARCH_ of x86_64, i386, aarch64 and arm."""
+"""Number of add_key, followed by request_key and keyctl, for the AUDIT_ARCH_ of x86_64, i386, aarch64 and arm."""
 _TRIES: Final = 1000
 CAP_SYS_ADMIN: Final = 21
-"""Of capabilities(7)."""
+"""Number from capabilities(7)."""
 
 
 class Namespace(IntFlag):
-    """What unshare(2) can make new."""
+    """Namespaces for unshare(2)."""
 
     MOUNT = 0x00020000
     USER = 0x10000000
@@ -64,7 +64,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def _call(what: str, number: int | None, *words: object) -> int:
-    """Make a call that the C library has no function for; numbers are as long as a register."""
+    """Make a call for which the C library has no function; integers are passed as longs."""
     if number is None:
         raise OSError(errno.ENOSYS, f"not known for {platform.machine()}", what)
     longs = (ctypes.c_long(word) if isinstance(word, int) else word for word in words)
@@ -72,7 +72,7 @@ def _call(what: str, number: int | None, *words: object) -> int:
 
 
 def unshare(namespaces: Namespace) -> None:
-    """Leave namespaces for new ones."""
+    """Move this process into new namespaces."""
     _checked(_libc.unshare(int(namespaces)), "the kernel refuses a namespace")
 
 
@@ -83,22 +83,22 @@ def mount(source: str, target: str, kind: str = "", flags: MountFlag = MountFlag
 
 
 def copy_mounts(path: str) -> int:
-    """Return a descriptor of what is mounted at a path and below it, to be put elsewhere (open_tree(2), Linux 5.2)."""
+    """Return a descriptor of a copy of all mounts at a path and below, to mount elsewhere (open_tree(2), Linux 5.2)."""
     return _call(path, _OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE)
 
 
 def put_mounts(copied: int, target: int) -> None:
-    """Mount what `copy_mounts` returned on an open file or folder (move_mount(2))."""
+    """Mount the mounts from `copy_mounts` on an open file or folder (move_mount(2))."""
     _call(f"descriptor {target}", _MOVE_MOUNT, copied, b"", target, b"", _MOVE_EMPTY_PATHS)
 
 
 def mount_proc(target: str) -> None:
-    """Show the processes of this namespace; it must be that of the first of them."""
+    """Mount the /proc of this PID namespace."""
     mount("proc", target, "proc", MountFlag.NO_SUID | MountFlag.NO_DEVICES | MountFlag.NO_PROGRAMS)
 
 
 def pivot_root(new: str) -> None:
-    """Make a mount the root of this process; nothing of the one before can be reached by name."""
+    """Make a mount the root of this process; nothing in the previous root can be reached by name any longer."""
     os.chdir(new)
     _call("pivot_root", _PIVOT_ROOT.get(platform.machine()), b".", b".")
     _checked(_libc.umount2(b".", _MNT_DETACH), "the root folder of this machine")
@@ -106,9 +106,9 @@ def pivot_root(new: str) -> None:
 
 
 def open_in_root(root: int, path: str, flags: int, *, one_mount: bool = False) -> int:
-    """Open a path below the folder `root`, which is / to every link and every `..` in it (openat2(2), Linux 5.6).
+    """Open a path below the folder `root`, which is / for every link and `..` in the path (openat2(2), Linux 5.6).
 
-    `one_mount`: nothing that is mounted below it is entered.
+    `one_mount`: refuse to cross into other mounts.
     """
     resolve = _RESOLVE_IN_ROOT | (_RESOLVE_NO_OTHER_MOUNT if one_mount else 0)
     how = struct.pack("<QQQ", flags | os.O_CLOEXEC, 0, resolve)
@@ -117,19 +117,19 @@ def open_in_root(root: int, path: str, flags: int, *, one_mount: bool = False) -
         try:
             return _call(path, _OPENAT2, root, os.fsencode(path.lstrip("/")) or b".", how, len(how))
         except BlockingIOError:
-            # not sure of a `..`, as something was mounted or renamed meanwhile, wherever on this machine
+            # the kernel is unsure of a `..` because of a concurrent mount or rename anywhere on this machine
             tries -= 1
             if not tries:
                 raise
 
 
 def die_with_parent(signal: int) -> None:
-    """Have the kernel send this process a signal when the thread that started it ends."""
+    """Make the kernel send this process a signal when the thread that started it ends."""
     _process_control(_SET_PDEATHSIG, signal)
 
 
 def forbid_tracing() -> None:
-    """Have nobody trace this process or reach what it has open, who has no privileges where its program was started."""
+    """Forbid tracing, and access to open files of this process, to all without privileges where its program started."""
     _process_control(_SET_DUMPABLE, 0)
 
 
@@ -138,9 +138,9 @@ def _process_control(option: int, value: int) -> None:
 
 
 def leave_keys() -> None:
-    """Have no calls for keys of the user from here on (keyrings(7)), by a filter (seccomp(2)); wants no_new_privs.
+    """Block system calls for keys of the user (keyrings(7)) from now on, by a seccomp(2) filter; requires no_new_privs.
 
-    A session keyring of one's own would not do: the user's own keyring is found by its number.
+    A separate session keyring would not suffice: the user's own keyring can be found by its number.
     """
     load, equal, at_least, above, both, end = 0x20, 0x15, 0x35, 0x25, 0x54, 0x06  # linux/bpf_common.h
     allow, refuse, not_x32 = 0x7FFF0000, 0x00050000 | errno.ENOSYS, 0xBFFFFFFF  # linux/seccomp.h
@@ -160,14 +160,14 @@ def leave_keys() -> None:
 
 
 def gain_no_privileges(*, bounded: bool) -> None:
-    """Have set-user-id bits and file capabilities mean nothing from here on; `bounded`: no program has capabilities."""
+    """Disable set-user-id bits and file capabilities from now on; `bounded`: no program can have capabilities."""
     _process_control(_SET_NO_NEW_PRIVS, 1)
     if not bounded:
         return
     number = 0
     while _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0) == 0:
-        number += 1  # up to the last that this kernel knows
-    # root may have some to hand on, as in containers of older engines (CVE-2022-24769)
+        number += 1  # up to the last capability of this kernel
+    # root may have inheritable ones, as in containers of older engines (CVE-2022-24769)
     process, sets = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
     _checked(_libc.capget(process, sets), "capget")
     words = list(struct.unpack("=6I", sets))  # effective, permitted, inheritable, twice
@@ -176,6 +176,6 @@ def gain_no_privileges(*, bounded: bool) -> None:
 
 
 def has_capability(number: int) -> bool:
-    """Whether this process has a capability. Source: proc_pid_status(5), CapEff."""
+    """Return whether this process has a capability. Source: proc_pid_status(5), CapEff."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return any(int(line.split()[1], 16) >> number & 1 for line in lines if line.startswith("CapEff:"))
