@@ -80,7 +80,7 @@ def write_files(step: LayerBuild, root: Path, store: Store) -> None:
         case "localimage":
             image = step.folder / header.origin
         case agent:
-            raise MissingHereError(f"bases by {agent} are made only by container engines", hint="install Apptainer")
+            raise MissingHereError(f"only container engines can make bases with {agent}", hint="install Apptainer")
     step.say("unpacking the image")
     step.unpack(image, root, keeps_own=header.agent == "docker")
 

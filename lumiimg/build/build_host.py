@@ -313,7 +313,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
         return unsure(str(error))
     first, last = done[0], done[-1]
     if first.ok:
-        return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said="a program was run in one"))
+        return ContainerTrial(engine, CapabilityTrial(CONTAINER, works=True, said="a program ran in one"))
     known = explain(first.output)
     why = known.meaning if known else one_line(last_words(first.output))[:200]
     if not last.ok:
@@ -370,7 +370,7 @@ def _of_failure(done: Completed) -> CapabilityTrial:
     if known is not None and known.id not in _PASSING:
         return CapabilityTrial(CONTAINER, works=False, said=known.meaning, remedy=known.remedy)
     why = known.meaning if known else one_line(last_words(done.output))[:200] or f"exit status {done.exit_code}"
-    return CapabilityTrial(CONTAINER, works=False, said="it took too long" if done.timed_out else why, is_sure=False)
+    return CapabilityTrial(CONTAINER, works=False, said="it timed out" if done.timed_out else why, is_sure=False)
 
 
 def _of_run(name: str, done: Completed) -> CapabilityTrial:

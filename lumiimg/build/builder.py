@@ -148,7 +148,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     """
     start, cache, output = time.monotonic(), LayerCache(plan.cache), plan.output
     if others := open_to_others(plan.cache):
-        plan.progress.notice(f"the cache {plan.cache} {others}: whoever can write to it decides what is built")
+        plan.progress.notice(f"the cache {plan.cache} {others}: anyone who can write to it controls what is built")
     work = Work(plan, steps_of(plan.chain, plan.machine), cache)
     steps = work.steps
     documents = {PLAN: to_record(plan.lock), MANIFEST: snapshot_key(plan.node)}
@@ -247,7 +247,7 @@ class Work:
             if entry is None:
                 entry = self.build(step, step.key(content), compile_cache_key(self.steps, number, base), found)
             else:
-                self.log.write(f"== {step.name}: kept from an earlier build, {entry.key}\n".encode())
+                self.log.write(f"== {step.name}: reused from an earlier build, {entry.key}\n".encode())
             self.done(clock.stage(step.name, entry.size_bytes, reused=is_cached))
             found.append(entry.data)
             content = content_after(content, entry)
@@ -283,7 +283,7 @@ class Work:
         held = self.cache.pin(entry, self.scratch / _TAKEN)
         if held.is_intact:
             return held
-        self.plan.progress.notice(f"{', '.join(entry.layers)}: was damaged in the cache, and is removed")
+        self.plan.progress.notice(f"{', '.join(entry.layers)}: was damaged, and is removed from the cache")
         self.cache.remove(entry.key)
         held.data.unlink(missing_ok=True)
         return None
@@ -324,7 +324,7 @@ class Work:
         """Raise FailedError if the base has changed: layers built on it would be stored under its old key."""
         origin = self.plan.chain[0].origin
         if origin and file_stamp(origin) != self.steps[0].inputs["origin"]:
-            raise FailedError("was changed while the image was built on it", where=str(origin), hint="build again")
+            raise FailedError("was changed during the build on top of it", where=str(origin), hint="build again")
 
     def image(self, layers: Sequence[Path], number: str, permissions: int) -> None:
         """Merge the layers, and a final one that describes them, into the image."""
@@ -367,7 +367,7 @@ def _require_same_files(step: BuildStep, folder: Path) -> None:
     for file in step.definition.files:
         is_ours = not isinstance(file.origin, LockedSource)  # those were verified when they were fetched
         if is_ours and file_sha256(folder / file.path) != step.inputs["files"][file.path]:
-            raise FailedError("was changed while the image was built", where=str(file.origin), hint="build again")
+            raise FailedError("was changed during the build", where=str(file.origin), hint="build again")
 
 
 def scratch_parent(cache: Path) -> Path:

@@ -38,7 +38,7 @@ _GONE = re.compile(r"\.[0-9a-f]{64}\.\w+")
 """Folders that are being removed."""
 _FILES = re.compile(r"(key|entry)\.json|data\.(sif|sqfs|tar)|\.\w+\.json\.[0-9a-f]{16}")
 """The files of an entry, and those that a killed process may have left in one."""
-_BY_HAND = "it contains files that lumiimg did not write; check it, and remove it by hand"
+_BY_HAND = "it contains files that lumiimg did not write; check it, and remove it manually"
 _DOCUMENT_LIMIT_BYTES = 64 << 20
 _LEAST_DIGITS = 6
 """Minimum length of an abbreviated key."""

@@ -38,7 +38,7 @@ def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Call
             if not entry.is_intact:
                 raise tarfile.ReadError("it is damaged")
             unpack_files(entry.data, folder)
-            on_notice(f"{names}: compile cache kept, {size(entry.size_bytes)}")
+            on_notice(f"{names}: compile cache reused, {size(entry.size_bytes)}")
         except UNREADABLE as error:
             shutil.rmtree(folder, ignore_errors=True)
             cache.remove(entry.key)
@@ -57,7 +57,7 @@ def keeping(cache: LayerCache, key: CacheKey, layer: LayerBuild, on_notice: Call
                         of = tuple(f"{name} (compiled)" for name in layers)
                         cache.store(key, packed, layers=of, seconds=0.0, replaces=True)
         except (OSError, FailedError, RecursionError) as error:  # the layer is what counts; folders may be too deep
-            on_notice(f"the compile cache of {names} is not kept: {error}")
+            on_notice(f"cannot store the compile cache of {names}: {error}")
 
 
 def pack_files(folder: Path, target: Path) -> int:

@@ -94,9 +94,9 @@ class Lacking:
     def sentence(self) -> str:
         """The needed, free and missing space in a sentence."""
         room = self.place.room
-        where = "in memory (it is a tmpfs)" if room.in_memory else "free"
-        needs = f"the build needs about {size(self.needed_bytes)}, and {size(room.left_bytes)} are {where}"
-        return f"{needs}: {size(self.missing_bytes)} are missing"
+        where = "free in memory (it is a tmpfs)" if room.in_memory else "free"
+        needs = f"the build needs about {size(self.needed_bytes)}, but only {size(room.left_bytes)} is {where}"
+        return f"{needs}: {size(self.missing_bytes)} is missing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ DOCKERFILE = "Dockerfile"
 FETCH = "fetch.sh"
 _HEAD = """\
 #!/bin/sh
-# Written by lumiimg where these could not be reached: fetch them, each verified, before anything is built from here.
+# Written by lumiimg, which could not reach these sources: run it to fetch and verify them before you build from here.
 set -e
 cd "$(dirname "$0")"
 get() {
@@ -184,4 +184,4 @@ def _folder(folder: Path, below: str = "") -> Path:
     try:
         return make_folder(folder, below)
     except OSError as error:
-        raise BadInputError(f"cannot be made: {error.strerror}", where=str(error.filename or folder)) from error
+        raise BadInputError(f"cannot be created: {error.strerror}", where=str(error.filename or folder)) from error

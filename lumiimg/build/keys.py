@@ -30,7 +30,7 @@ _LAYER_FORMAT = "lumiimg-layer-14"
 _COMPILE_CACHE_FORMAT = "lumiimg-kept-3"
 _BOOTSTRAP = "00-bootstrap"
 """Name of the first step if the base is made in two."""
-NOT_YET = "not known before the layers below are built"
+NOT_YET = "not known until the layers below are built"
 
 
 @dataclass(frozen=True, slots=True)

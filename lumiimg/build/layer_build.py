@@ -280,7 +280,7 @@ class LayerBuild:
         if self.full is not None:
             raise no_room(self.full, f"{self.name}: the disk or the quota is full; the whole log: {self.log.name}")
         if known and known.id == _NO_SPACE:
-            known = replace(known, meaning=f"{known.meaning}, that of the cache or of TMPDIR, {temporary_folder()}")
+            known = replace(known, meaning=f"{known.meaning}, for the cache or for TMPDIR, {temporary_folder()}")
         last_line = one_line(_BASH_SAYS.sub(lambda hit: self._own_line(int(hit[1])), last_words(output)))[:300]
         what = f"the build stopped at: {last_line or f'exit status {completed.exit_code}'}"
         if known:
@@ -341,7 +341,7 @@ def require_gpu_code(layer: str, gpus: Collection[str], result: Path, *, of_whee
     with open_image(result) as image:
         code = Inventory(image).gpu_code
     if gpus and not code.files:
-        return f"{layer} was compiled for {', '.join(gpus)}, but installed no GPU code that can be read"
+        return f"{layer} was compiled for {', '.join(gpus)}, but installed no readable GPU code"
     for gpu in wanted:
         try:
             verdicts = component_fits(code, node_gpu(gpu))

@@ -239,7 +239,7 @@ def _read_labels(text: str | None) -> dict[str, str]:
         raise FailedError("is not a JSON object", where=LABELS)
     for name, value in labels.items():
         if not isinstance(value, str | None):
-            raise FailedError(f"the label {name[:40]!r} does not hold text", where=LABELS)
+            raise FailedError(f"the label {name[:40]!r} is not text", where=LABELS)
     return {name: value or "" for name, value in labels.items()}
 
 

@@ -39,7 +39,7 @@ class BuildStage:
     @property
     def outcome(self) -> str:
         """The result in words."""
-        took = "kept from an earlier build" if self.reused else f"cpu {duration(self.cpu_seconds)}"
+        took = "reused from an earlier build" if self.reused else f"cpu {duration(self.cpu_seconds)}"
         return f"{took}, {size(self.size_bytes)}"
 
 

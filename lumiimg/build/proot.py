@@ -87,7 +87,7 @@ def _tried(program: Path, origin: str, environment: Mapping[str, str], variables
         if done.ok and "seen by root" in done.output:
             slowly = ", slowly (PROOT_NO_SECCOMP)" if more else ""
             return Proot(program, f"{program}{origin}{slowly}", {**variables, **more})
-    raise MissingHereError(f"{program}{origin}: {one_line(done.last_line)[:200] or 'it runs no program'}")
+    raise MissingHereError(f"{program}{origin}: {one_line(done.last_line)[:200] or 'it cannot run a program'}")
 
 
 def _on_path(environment: Mapping[str, str], _: Sources | None) -> Proot:
@@ -103,7 +103,7 @@ def _of_module(environment: Mapping[str, str], _: Sources | None) -> Proot:
         raise MissingHereError("no modules here")
     site = find_site(site_to_make_for(environment, platform.node()).name, environment)
     if not site.proot_modules:
-        raise MissingHereError(f"no known module of {site.name} has it")
+        raise MissingHereError(f"no known module of {site.name} provides it")
     load = " ".join(("module", "load", *site.proot_modules))
     script = f"{load} >/dev/null 2>&1 </dev/null; printf '\\nproot=%s\\n' \"$(type -P proot)\""
     done = run([bash, "-lc", script], env=environment, cwd=Path("/"), timeout_s=_MODULES_S)
@@ -118,7 +118,7 @@ def _of_debian(environment: Mapping[str, str], sources: Sources | None) -> Proot
     if sources is None or platform.machine() != facts["processor"]:
         raise MissingHereError(f"Debian's is not for {platform.machine()}")
     if (mirror := sources.mirrors.named("debian") or apt_mirror("debian")) is None:
-        raise MissingHereError("no mirror of Debian is named (--mirror debian=URL, or [mirrors] in config.toml)")
+        raise MissingHereError("no Debian mirror is configured (--mirror debian=URL, or [mirrors] in config.toml)")
     folder = make_folder(sources.cache, f"proot/{facts['date']}")
     for one in facts["package"]:
         package = sources.store.get(f"{mirror.rstrip('/')}/{one['path']}", one["sha256"], sources.on_line)

@@ -202,12 +202,12 @@ def read_carried(image: Path, scratch: Path) -> tuple[LockFile, Catalogue]:
     with open_image(image) as opened:
         plan = read_plan(image, opened.root)
         if plan is None:
-            hint = "only images built by lumiimg carry it; layers added by other tools are not recorded"
+            hint = "only images built by lumiimg record it; layers added by other tools are not recorded"
             raise BadInputError("does not say how it was built", where=str(image), hint=hint)
         left_bytes = _FILES_LIMIT_BYTES
         for number, entry in enumerate(opened.root.walk(there) if opened.root.is_dir(there) else ()):
             if number >= _MAX_FILES:
-                raise BadInputError(f"holds more than {_MAX_FILES} files and folders", where=there)
+                raise BadInputError(f"contains more than {_MAX_FILES} files and folders", where=there)
             place = PurePosixPath(entry.path.removeprefix(f"{there}/"))  # elsewhere, if a link led there
             is_plain = len(place.parts) == 3 and all(map(STAGED_FILE.fullmatch, place.parts))
             if entry.kind is FileKind.FILE and is_plain:
@@ -262,14 +262,14 @@ def refuse_files(lock: Lock, store: Store, carried: Path) -> None:
     A source that is already in the cache is accepted.
     """
     if lock.base.layer.folder.is_relative_to(carried) and lock.bootstrap.agent in LOCAL_AGENTS:
-        hint = "put that layer into a folder of yours: --layers DIR"
+        hint = "put that layer into your own folder: --layers DIR"
         raise BadInputError(f"its layer {lock.base.name} names the file {lock.bootstrap.origin[:200]}", hint=hint)
     for source in (one for layer in lock.stack for one in layer.sources):
         if source.is_local and not store.has(source):
             raise BadInputError(
-                f"{source.name} was {source.location[:200]} of the machine that built the image "
+                f"{source.name} was {source.location[:200]} on the machine that built the image "
                 f"(sha256 {source.sha256})",
-                hint="the image does not carry it; build it again with `lumiimg build` and that --source",
+                hint="the image does not include it; build it again with `lumiimg build` and that --source",
             )
 
 

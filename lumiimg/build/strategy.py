@@ -104,7 +104,7 @@ class Sandbox:
         proot = step.machine.proot
         if proot.program is None:
             raise MissingHereError(
-                f"{step.name} installs packages, which only root can, and proot, which makes a user look like root, is "
+                f"{step.name} installs packages, which requires root, and proot, which makes a user look like root, is "
                 f"not here: {proot.said}",
                 hint=f"on another machine: {built_elsewhere('…', step.environment)}",
             )
@@ -131,7 +131,7 @@ def require_own_folder(step: LayerBuild, below: Sequence[Path], layer: Path) -> 
     if has_it(below) and not has_it([*below, layer]):
         raise FailedError(
             f"{step.name}: its script removes {_ENVIRONMENT}",
-            hint="engines keep the environment of all layers there: the script must keep files that it did not create",
+            hint="engines store the environment of all layers there: the script must not remove files of others",
         )
 
 
@@ -183,7 +183,7 @@ def _require_own(step: LayerBuild, root: Path) -> None:
     if root.lstat().st_uid != os.geteuid() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise FailedError(
             f"{step.name}: the image's folder / does not belong to root, and cannot be written here",
-            hint="`--strategy overlay` can build on it, where `lumiimg doctor` finds all that it needs",
+            hint="`--strategy overlay` can build on it, if `lumiimg doctor` finds everything that it needs",
         )
 
 

@@ -136,7 +136,7 @@ def plan_venv(image: Path, asked: Request, catalogue: Catalogue, sources: Source
     if (target := PythonTarget.from_versions(of_image)) is None:
         raise BadInputError("its Python or C library is not known, so wheels cannot be chosen", where=str(image))
     asked = structs.replace(asked, brought=brought_by_layers(PlanContext(catalogue).layers()))
-    sources.on_line(f"resolving {count(len(asked.own), 'requirement')} beside what {image.name} has, for {target}")
+    sources.on_line(f"resolving {count(len(asked.own), 'requirement')} on top of {image.name}, for {target}")
     there = LayerRequirements("image", "", has=has)
     try:
         wheels = resolve_own([there], asked, target, sources, until=until, beside=() if "pip" in has else ("pip",))
@@ -255,7 +255,7 @@ def _refuse_wrong(
     before_it = {name: was for name, was in before.there.items() if name not in record.replaces}
     lost = [f"{name} {was} ({there.get(name, 'gone')})" for name, was in before_it.items() if there.get(name) != was]
     if lost:
-        hint = "leave out the package that brings it: the image's packages stay as they are"
+        hint = "leave out the package that requires it: the image's packages must not change"
         raise FailedError(f"these packages of the image would be replaced: {', '.join(lost[:_SHOWN])}", hint=hint)
     own = record.packages
     known = own.items() - {(name, own[name]) for name in there.keys() & {*built}}
@@ -267,7 +267,7 @@ def _refuse_wrong(
         hint = "name a version that fits the image's packages, or replace those too"
         raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
     if unmet := [line for line in lines if line.partition(" ")[0] in own]:
-        hint = "the index and the wheel itself contradict each other: name another version"
+        hint = "the index and the wheel itself disagree: name another version"
         raise FailedError("; ".join(unmet[:_SHOWN]), hint=hint)
 
 

@@ -516,7 +516,7 @@ def test_what_a_later_run_compiles_is_cached_too_and_what_it_takes_out_is_gone(t
     assert notices_of(cache, folder, compiles("a", "1")) == []
     notices_of(cache, folder, compiles("b", "2"))
     notices_of(cache, folder, compiles("a", "3"))
-    assert notices_of(cache, folder, compiles("a", "3")) == ["vllm: compile cache kept, 10 KiB"]
+    assert notices_of(cache, folder, compiles("a", "3")) == ["vllm: compile cache reused, 10 KiB"]
     assert seen == [{}, {"a": "1"}, {"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
     notices_of(cache, folder, compiles("c", "half a wheel"), has_ended=False)
     notices_of(cache, folder, compiles("a", "3"))
@@ -541,7 +541,7 @@ def test_what_a_later_run_compiles_is_cached_too_and_what_it_takes_out_is_gone(t
             compiles("a", "4")(kept)
             patch.setattr("lumiimg.build.cache.file_sha256", full)
 
-        assert "is not kept" in notices_of(cache, folder, fills_the_disk)[-1]
+        assert "cannot store the compile cache" in notices_of(cache, folder, fills_the_disk)[-1]
     assert cache.find(CacheKey({"kept": 1})) == there, "what was kept before stays"
     notices_of(cache, folder, takes_out)
     assert cache.find(CacheKey({"kept": 1})) is None
@@ -621,7 +621,7 @@ def test_a_damaged_layer_is_built_again_and_that_is_reported(tmp_path: Path) -> 
     os.utime(spoiled, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     built, _, done = run(tmp_path)
     assert built == ["02-lower", "03-upper"]
-    assert done == "lower: was damaged in the cache, and is removed"
+    assert done == "lower: was damaged, and is removed from the cache"
 
 
 @pytest.mark.threat
@@ -635,7 +635,7 @@ def test_a_file_that_is_changed_while_the_image_is_built_ends_the_build(tmp_path
 
     base = definition(tmp_path, "01-base", layers=("base",), files=())
     lower = definition(tmp_path, "02-lower", layers=("lower",), parent="01-base", sections=on("01-base"))
-    with pytest.raises(FailedError, match=r"tool\.c: was changed while the image was built; build again"):
+    with pytest.raises(FailedError, match=r"tool\.c: was changed during the build; build again"):
         layers_of(tmp_path, [base, lower], Changes(LayerCache(tmp_path / "cache")), Progress())
     assert [found.layers for found in LayerCache(tmp_path / "cache").entries()] == [("base",)]
 

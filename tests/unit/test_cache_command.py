@@ -141,7 +141,7 @@ def test_why_shows_that_what_is_below_came_out_differently(cache: LayerCache, ca
     cache.remove(below.key)
     answer = why(cache, base, upper, of="vllm")
     assert answer.entry is None
-    assert "not known before the layers below are built" in answer.differences[0].lines[1]
+    assert "not known until the layers below are built" in answer.differences[0].lines[1]
     keep(cache, "base", b"another day's")
     answer = why(cache, base, upper, of="vllm")
     assert answer.entry is None

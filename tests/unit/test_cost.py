@@ -151,7 +151,7 @@ def test_what_cannot_fit_is_refused_with_the_folder_what_is_missing_and_what_to_
 ) -> None:
     parts = (PartCost("a", "nothing", None, None, None),)
     cost = BuildCost(parts, (need(use, tmp_path, 3 << 30), need("TMPDIR", tmp_path, 0)))
-    message = "the build needs about 3.0 GiB, and 1.0 GiB are free: 2.0 GiB are missing"
+    message = "the build needs about 3.0 GiB, but only 1.0 GiB is free: 2.0 GiB is missing"
     with pytest.raises(FailedError, match=remedy) as raised:
         cost.require_room()
     assert str(raised.value).startswith(f"{tmp_path}: {message}; ")
@@ -161,7 +161,7 @@ def test_what_cannot_fit_is_refused_with_the_folder_what_is_missing_and_what_to_
     with pytest.raises(FailedError, match=r"about 1\.5 GiB"):
         BuildCost(parts, both).require_room()
     BuildCost(parts, both[:1]).require_room()
-    with pytest.raises(FailedError, match="1 MiB are free: 699 MiB are missing"):
+    with pytest.raises(FailedError, match="1 MiB is free: 699 MiB is missing"):
         BuildCost(parts, (need("cache", tmp_path, 700 << 20, quota_bytes=1 << 20),)).require_room()
 
 

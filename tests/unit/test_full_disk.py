@@ -137,7 +137,7 @@ def test_a_layer_that_fails_for_want_of_room_names_tmpdir_or_the_cache(
         step.full = None
         assert _failed(step, line).startswith(in_tmpdir), "of a quota the file shows it"
     step.full = None
-    assert re.search(f"the cache or of TMPDIR, {temporary}; ", _failed(step, f"tar: {QUOTA}")), "nothing shows which"
+    assert re.search(f"the cache or for TMPDIR, {temporary}; ", _failed(step, f"tar: {QUOTA}")), "nothing shows which"
     assert "TMPDIR" in _failed(step, f"cp: error writing '{step.folder}/tmp/x': {QUOTA}"), "nor is that its /tmp"
     assert step.full is None
     _free(monkeypatch, tmp_path / "cache")

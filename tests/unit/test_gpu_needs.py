@@ -229,7 +229,7 @@ def test_a_layer_without_code_for_its_gpu_fails_where_it_is_built(tmp_path: Path
     text = layer(tmp_path / "text", mine__lib_so=b"text")
     require_gpu_code("pytorch", (), text, of_wheels="gfx90a")
     note = require_gpu_code("x", ("gfx90a",), text)
-    assert note == "x was compiled for gfx90a, but installed no GPU code that can be read"
+    assert note == "x was compiled for gfx90a, but installed no readable GPU code"
 
 
 def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp_path: Path, capsys: Capture) -> None:

@@ -60,7 +60,7 @@ def test_the_same_in_words_stands_beside_each_picture(written: dict[str, Page]) 
         assert part in words
     assert "✗ problem: 2 nodes nid[005012-005013]: NO: here the plugin would carry the" in written["nodes"].words
     assert "03-vllm took 21 min 51 s, cpu 156 min 52 s" in written["build"].words
-    assert "01-rocm-6.4.4 kept from an earlier build, 4.0 GiB" in written["build"].words
+    assert "01-rocm-6.4.4 reused from an earlier build, 4.0 GiB" in written["build"].words
 
 
 # -- foreign text --

@@ -218,7 +218,7 @@ def test_doctor_and_builds_take_the_same_engine(
     assert data["engine"]["kind"] == kind
     if (starts, named) == (STARTS, None):
         trials = {trial["name"]: trial["said"] for trial in data["trials"]}
-        assert (trials[CONTAINER], trials["debootstrap"]) == ("a program was run in one", f"{place.bin}/debootstrap")
+        assert (trials[CONTAINER], trials["debootstrap"]) == ("a program ran in one", f"{place.bin}/debootstrap")
         asked = next(words for words in place.tries() if words.startswith("exec"))  # the very words of a build
         assert "--no-home --cleanenv" in asked
         assert ("--fakeroot" in asked) == (os.geteuid() != 0)

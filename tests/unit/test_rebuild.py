@@ -288,7 +288,7 @@ def test_the_files_of_an_image_are_bounded(tmp_path: Path, lock: Lock, monkeypat
     with pytest.raises(BadInputError, match=r"bytes; the limit is [0-9]+"):
         read_carried(image, tmp_path / "scratch")
     monkeypatch.setattr("lumiimg.build.provenance._MAX_FILES", 1)
-    with pytest.raises(BadInputError, match="holds more than 1 files and folders"):
+    with pytest.raises(BadInputError, match="contains more than 1 files and folders"):
         read_carried(image, tmp_path / "scratch")
 
 
@@ -299,7 +299,7 @@ def test_a_source_that_was_a_file_counts_only_where_it_is_cached_already(tmp_pat
     given = {"src": f"{file}#sha256={file_sha256(file)}"}
     again = read_again(locked_image(tmp_path, locked(catalogue, "c", sources=given)), tmp_path / "scratch", catalogue)
     with pytest.raises(
-        BadInputError, match=rf"src was {file} of the machine that built the image \(sha256 {given['src'][-64:]}"
+        BadInputError, match=rf"src was {file} on the machine that built the image \(sha256 {given['src'][-64:]}"
     ):
         refuse_files(again, store, tmp_path / "scratch")
     store.get(str(file), None)
@@ -540,7 +540,7 @@ def test_each_build_says_where_its_cache_is_open_to_others(lock: Lock, stand: St
         assert build(base_alone(lock), tmp_path / name, cache, stand, progress=Noted())
     assert (
         Noted.reported
-        == [f"the cache {cache} can be written by others: whoever can write to it decides what is built"] * 2
+        == [f"the cache {cache} can be written by others: anyone who can write to it controls what is built"] * 2
     )
 
 
