@@ -46,19 +46,19 @@ def trap(line: str) -> tuple[str, str]:
     """Return the part of a script line that an engine would misread, and the remedy; empty strings if there is none."""
     if line.lstrip().startswith("%"):
         return (
-            f"the line begins with {line.split(maxsplit=1)[0][:40]!r}, which a definition file reads as a section",
-            r"print it with printf '\045name\n', or ship the text as a file of the layer",
+            f"the line begins with {line.split(maxsplit=1)[0][:40]!r}, which starts a section in a definition file",
+            r"print it with printf '\045name\n', or put the text into a file of the layer",
         )
     if "{{" in line:
-        return "the line holds '{{', which a definition file reads as a build argument", "write '{''{'"
+        return "the line contains '{{', which marks a build argument in a definition file", "write '{''{'"
     if "\r" in line:
-        return "the line holds a carriage return, which the engine drops", "save the file with Unix line ends"
+        return "the line contains a carriage return, which the engine drops", "save the file with Unix line endings"
     if _STAGE.match(line):
-        return "the line begins with 'Bootstrap:', which a definition file reads as another image", "indent it"
+        return "the line begins with 'Bootstrap:', which starts another image in a definition file", "indent it"
     if "\0" in line:
-        return "the line holds a NUL byte", "remove it"
+        return "the line contains a NUL byte", "remove it"
     if _CONTROL.search(line):
-        return "the line holds a control character", "write it as printf does: '\\033'"
+        return "the line contains a control character", "write it as an escape for printf: '\\033'"
     if len(line.encode()) > LINE_LIMIT_BYTES:
         return f"the line is longer than {LINE_LIMIT_BYTES} bytes, which the engine cannot read", "break it"
     return "", ""
@@ -85,7 +85,7 @@ def quote_sh(value: str, where: str) -> str:
     Raises DefinitionError for a value that POSIX quoting cannot put on one line.
     """
     if any(not c.isprintable() for c in value):
-        raise DefinitionError(f"the value {value!r} holds a control character", where=where, hint="remove it")
+        raise DefinitionError(f"the value {value!r} contains a control character", where=where, hint="remove it")
     # '{''{' is the same word to the shell, but not a build argument to the engine
     quoted = "'" + value.replace("'", "'\"'\"'") + "'"
     while "{{" in quoted:

@@ -113,8 +113,8 @@ def _sections(lock: Lock, first: int, end: int) -> Sections:
     )
     for line in sections.text.splitlines():
         if len(line.encode()) > LINE_LIMIT_BYTES:
-            what = f"the line {line[:40]!r}… has more than {LINE_LIMIT_BYTES} bytes, which the engine cannot read"
-            raise DefinitionError(what, where=layers[-1].layer.name, hint="give long text to a layer as a file of it")
+            what = f"the line {line[:40]!r}… is longer than {LINE_LIMIT_BYTES} bytes, which the engine cannot read"
+            raise DefinitionError(what, where=layers[-1].layer.name, hint="put long text into a file of the layer")
     return sections
 
 

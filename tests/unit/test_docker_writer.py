@@ -136,7 +136,7 @@ def test_what_cannot_be_a_dockerfile_is_one_line(
             ExitCode.NO,
             "a Dockerfile starts from an image in a registry, and x is not in one",
         ),
-        ([*there, "--base", "base", "--add", "top"], ExitCode.BAD_INPUT, "which Apptainer breaks when it converts"),
+        ([*there, "--base", "base", "--add", "top"], ExitCode.BAD_INPUT, "which Apptainer garbles when it converts"),
     ):
         assert main(request) == code
         error = capsys.readouterr().err

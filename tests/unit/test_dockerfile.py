@@ -169,12 +169,12 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "escape": ("# syntax=x\n# escape=`\nFROM a\n", "Dockerfile:2: an escape directive is not supported"),
     "doubled": (
         "FROM a\nENV A0=ab\n" + "".join(f"ENV A{i + 1}=$A{i}$A{i}\n" for i in range(60)),
-        "Dockerfile:19: values made of others come to more than",
+        "Dockerfile:19: values that contain others exceed",
     ),
     "many": ("FROM a\n" + "RUN a\n" * 2001, "Dockerfile:2001: more than 2000 instructions"),
     "large": ("#" * (FILE_LIMIT_BYTES + 1), f"is larger than {FILE_LIMIT_BYTES} bytes"),
-    "NUL": ("FROM a\nRUN \0\n", "Dockerfile:2: holds a control character"),
-    "terminal": ("FROM a\nLABEL \x1b[2J=1\n", "Dockerfile:2: holds a control character, '\\x1b'"),
+    "NUL": ("FROM a\nRUN \0\n", "Dockerfile:2: contains a control character"),
+    "terminal": ("FROM a\nLABEL \x1b[2J=1\n", "Dockerfile:2: contains a control character, '\\x1b'"),
     "letters": (b"FROM a\nRUN \xff\n", "Dockerfile: is not UTF-8"),
     "image": ("FROM a:b:c d e f\n", "Dockerfile:1: FROM a:b:c d e f"),
 }
@@ -323,23 +323,23 @@ def test_a_draft_is_a_layer_that_can_be_shown_and_planned(tmp_path: Path, capsys
 def test_what_is_left_out_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Dockerfile"
     for line, what, ends in (
-        ("COPY a /b", "files: name them in `files` of layer.toml", True),
+        ("COPY a /b", "files: put them beside layer.toml, name them in its `files`", True),
         ("COPY --from=host.example/x:1 a /b", "files of host.example/x:1, another", True),
-        ("ADD https://host.example/a.tgz /b", "an address: put it under [sources] of layer.toml", True),
-        ("COPY <<EOF /b\nx\nEOF", "files: name them", True),
-        ("RUN <<EOF\n#!/usr/bin/env python3\nEOF", "the heredoc is for an interpreter of its own", True),
-        ("ARG UID=1", "UID: write its value as bash has it", True),
-        ('ENV A="x', 'A="x: write its value as bash has it', True),
-        ("ENV A=${A%x}", "A: write its value as bash has it", True),
-        ("ENV A={x}", "A: write its value as bash has it", True),
-        ("WORKDIR a\\ b", "write this as bash has it: a", True),
-        ("SHELL bash", "write this as bash has it: bash", True),
-        ("ENV A=\n", "A is set while this is built only: a layer sets no empty variable", False),
-        ("ENV A=$B\n", "A is set while this is built only: write [environment] of layer.toml", False),
+        ("ADD https://host.example/a.tgz /b", "a URL: put it under [sources] of layer.toml", True),
+        ("COPY <<EOF /b\nx\nEOF", "files: put them", True),
+        ("RUN <<EOF\n#!/usr/bin/env python3\nEOF", "the heredoc has its own interpreter", True),
+        ("ARG UID=1", "UID: write its value in bash syntax", True),
+        ('ENV A="x', 'A="x: write its value in bash syntax', True),
+        ("ENV A=${A%x}", "A: write its value in bash syntax", True),
+        ("ENV A={x}", "A: write its value in bash syntax", True),
+        ("WORKDIR a\\ b", "write this in bash: a", True),
+        ("SHELL bash", "write this in bash: bash", True),
+        ("ENV A=\n", "A is set only during the build: a layer cannot set an empty variable", False),
+        ("ENV A=$B\n", "A is set only during the build: write [environment] of layer.toml", False),
         ("ONBUILD RUN true", "for stages that start from this one", False),
-        ("RUN --mount=source=a,target=/b true", "--mount=source=a,target=/b: what it names is not here", True),
+        ("RUN --mount=source=a,target=/b true", "--mount=source=a,target=/b: its source is not here", True),
         ("RUN --security=insecure true", "--security=insecure: a layer is built without it", True),
-        ("RUN --mount=type=secret,id=x true", "holds or uses a secret", True),
+        ("RUN --mount=type=secret,id=x true", "contains or uses a secret", True),
         ("USER 1000:1000", "a layer is built as root", False),
         ("VOLUME /data", "bind a folder", False),
         ("HEALTHCHECK --interval=5m CMD true", "nothing monitors", False),
@@ -541,7 +541,7 @@ def test_an_argument_that_is_declared_again_has_one_value(tmp_path: Path, capsys
     file.write_text("ARG V=1\nFROM a AS x\nARG V\nARG W=1\nFROM x\nARG V\nARG W=1\nARG W\nARG W=2\n")
     data = printed_json(capsys, str(file))
     assert [(one["name"], one["value"]) for one in data["arguments"]] == [("V", "1"), ("W", "1")]
-    assert [(one["line"], one["what"]) for one in data["left_out"]] == [(9, "W has the value of line 4 here")]
+    assert [(one["line"], one["what"]) for one in data["left_out"]] == [(9, "W has the value from line 4 here")]
 
 
 def test_the_path_of_the_fabric_is_added_to_and_never_replaced(tmp_path: Path) -> None:
@@ -553,7 +553,7 @@ def test_the_path_of_the_fabric_is_added_to_and_never_replaced(tmp_path: Path) -
     layer = (folder / "layer.toml").read_text()
     assert '[environment.prepend]\nLD_LIBRARY_PATH = "/x/lib"\nPATH = "/x/bin"' in layer
     assert "[environment.set]" not in layer
-    assert "LD_LIBRARY_PATH is set while this is built only" in (folder / "post.sh").read_text()
+    assert "LD_LIBRARY_PATH is set only during the build" in (folder / "post.sh").read_text()
 
 
 def test_an_argument_that_decided_the_base_is_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,7 @@ def make_draft(file: Path, target: str | None, given: Mapping[str, str], catalog
     steps = [step for stage in dockerfile.stages if stage.line <= stages[-1].line for step in stage.instructions]
     names = {name for step in everywhere if step.keyword == "ARG" for name, _ in step.pairs or ()}
     if unknown := sorted(given.keys() - names):
-        what, hint = f"--arg {unknown[0][:60]}: no ARG of that name", "the draft without it lists the arguments"
+        what, hint = f"--arg {unknown[0][:60]}: no ARG of that name", "a draft without it lists the arguments"
         raise BadInputError(what, where=str(file), hint=hint)
     values = known_values(dockerfile.path, steps, given, outer)
     try:
@@ -168,7 +168,7 @@ def _check_folder(draft: Draft, folder: Path, catalogue: Catalogue) -> None:
         hint = "lower-case letters, digits, dots, dashes: it is the layer's name"
         raise BadInputError(f"{folder.name!r} is not a valid layer name", where=where, hint=hint)
     if catalogue.knows(folder.name):
-        hint = f"choose another name, such as {folder.name}-draft: it would hide that one"
+        hint = f"choose another name, such as {folder.name}-draft: this one would hide the existing layer"
         raise BadInputError(f"{folder.name!r} is already in the catalogue", where=where, hint=hint)
     if draft.base is None:
         what = "the stage is FROM scratch, so it has no base image for a layer"
@@ -188,7 +188,7 @@ def _layer(draft: Draft, layer: str) -> str:
         "requires": [],
     }
     if lines := draft.open_lines:
-        because = f"the build ends at each `todo` of its post.sh, which are from these lines of {file}: "
+        because = f"the build ends at each `todo` of its post.sh, from these lines of {file}: "
         trouble = {"given": [layer], "outcome": "warning", "rule": "layers", "source": "lumiimg draft"}
         document["trouble"] = [trouble | {"because": because + ", ".join(map(str, lines[:8]))}]
     if arguments := {one.name: _argument(one) for one in draft.arguments if not one.is_fixed}:
@@ -199,8 +199,8 @@ def _layer(draft: Draft, layer: str) -> str:
     # Terminal control characters are also dangerous in a file that a user views.
     body = "".join(c if c.isprintable() or c == "\n" else f"\\U{ord(c):08x}" for c in tomli_w.dumps(document))
     return (
-        "# Written by `lumiimg draft`; docs/extend/layer.md says what stands here. Name in `requires` what the steps\n"
-        f"# need of the base (rocm, python3, torch), and in [has] what they bring.\n\n{body}"
+        "# Written by `lumiimg draft`; docs/extend/layer.md describes the format. In `requires`, name what the steps\n"
+        f"# need from the base (rocm, python3, torch), and in [has], what they install.\n\n{body}"
     )
 
 
@@ -212,11 +212,11 @@ def _argument(one: DraftArgument) -> dict[str, str]:
 def _post(draft: Draft) -> str:
     base, where = draft.base, draft.dockerfile.path
     head = [
-        f"Drafted by `lumiimg draft` from {Path(where).name}, stage {draft.target}. Nobody has run it.",
-        f"It goes on {base.image if base else 'scratch'}: --base {base.option if base else ''}",
+        f"Drafted by `lumiimg draft` from {Path(where).name}, stage {draft.target}. It has not been run.",
+        f"It builds on {base.image if base else 'scratch'}: --base {base.option if base else ''}",
     ]
     head += [
-        f"Line {known.line}, {known.what}: the layer {known.layer} brings that; leave the step out."
+        f"Line {known.line}, {known.what}: the layer {known.layer} provides that; delete the step."
         for known in draft.known
     ]
     try:

@@ -139,7 +139,7 @@ def read_dockerfile(path: Path) -> Dockerfile:
         raise BadInputError("is not UTF-8", where=str(path), hint=hint) from error
     if (bad := _CONTROL.search(text)) is not None:
         where = f"{path}:{text.count(chr(10), 0, bad.start()) + 1}"
-        raise BadInputError(f"holds a control character, {bad[0]!r}", where=where, hint=hint)
+        raise BadInputError(f"contains a control character, {bad[0]!r}", where=where, hint=hint)
     if (directive := _ESCAPE.match(text)) is not None:
         where, hint = f"{path}:{directive[0].count(chr(10)) + 1}", "end continued lines with a backslash, and remove it"
         raise BadInputError("an escape directive is not supported", where=where, hint=hint)
@@ -160,7 +160,7 @@ def read_dockerfile(path: Path) -> Dockerfile:
         else:
             raise BadInputError(f"{one.keyword} before any FROM", where=where, hint="only ARG is allowed there")
     if not stages:
-        raise BadInputError("has no FROM", where=str(path), hint="is it a part of one?")
+        raise BadInputError("has no FROM", where=str(path), hint="is it only part of a Dockerfile?")
     return Dockerfile(str(path), hashlib.sha256(data).hexdigest(), arguments, stages)
 
 
@@ -207,7 +207,7 @@ def _end(lines: Sequence[str], at: int, opened: re.Match[str], where: str) -> in
     for end in range(at, len(lines)):
         if (lines[end].lstrip("\t") if opened[1] else lines[end]) == name:
             return end + 1
-    hint = f"a line with nothing but {name[:40]} ends it"
+    hint = f"a line with only {name[:40]} ends it"
     raise BadInputError(f"the heredoc {name[:40]!r} has no end", where=where, hint=hint)
 
 

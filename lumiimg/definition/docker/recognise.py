@@ -100,8 +100,8 @@ def known_values(
         if not is_secret_name(name) and (text := given.get(name, text)) is not None:
             size += sum(len(values.get(other, "")) for other in variables(text))
             if size > FILE_LIMIT_BYTES:
-                what = f"values made of others come to more than {FILE_LIMIT_BYTES} characters"
-                raise BadInputError(what, where=f"{path}:{line}", hint="write them shorter")
+                what = f"values that contain others exceed {FILE_LIMIT_BYTES} characters in total"
+                raise BadInputError(what, where=f"{path}:{line}", hint="shorten them")
             values[name] = resolved(text.strip("'\""), values)
     return values
 

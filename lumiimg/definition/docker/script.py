@@ -34,44 +34,44 @@ _HARMLESS = re.compile(r"--network=.*|--mount=(?:.*,)?type=(?:cache|tmpfs)(?:,.*
 """Flags that do not change the result of the step."""
 _OWN_VALUE = re.compile(r"\$\{(\w+):?[-+](:?)(?:\$\{?\1\}?)?(:?)\}", re.ASCII)
 """The base's own value, with a colon if it is not empty: `${PATH:+:$PATH}`."""
-_STARTS = "a layer starts nothing: singularity exec image.sif COMMAND"
+_STARTS = "a layer has no start command: singularity exec image.sif COMMAND"
 _HARMLESS_STEPS = {
     "CMD": _STARTS,
     "ENTRYPOINT": _STARTS,
-    "EXPOSE": "a Singularity container has the ports of the machine",
+    "EXPOSE": "a Singularity container uses the ports of the machine",
     "HEALTHCHECK": "nothing monitors a Singularity container",
     "LABEL": "lumiimg writes the labels",
     "MAINTAINER": "lumiimg writes the labels",
-    "ONBUILD": "for stages that start from this one: put it behind their FROM, and draft again",
+    "ONBUILD": "for stages that start from this one: put it after their FROM, and draft again",
     "STOPSIGNAL": "only the job stops a Singularity container",
-    "USER": "a layer is built as root, and run as whoever starts it",
+    "USER": "a layer is built as root, and run as the user who starts it",
     "VOLUME": "bind a folder when the container is started",
 }
-_NOT_FOR_BASH = "write its value as bash has it, under a name that bash lets you set"
+_NOT_FOR_BASH = "write its value in bash syntax, under a name that bash lets you set"
 _WITHHELD = (
-    "holds or uses a secret, and a layer keeps none: fetch what needs it before the build, and give it as a file or a "
-    "source of the layer"
+    "contains or uses a secret, which a layer must not store: fetch what needs it before the build, and provide it as "
+    "a file or a source of the layer"
 )
 _HEAD = """
-# Each RUN is as it stands in the Dockerfile. `todo` ends the build where something is missing: put in what brings it, a
-# source archive in layer.toml or a layer below this one, and take the line out.
+# Each RUN is unchanged from the Dockerfile. `todo` ends the build where something is missing: provide it, by a source
+# archive in layer.toml or a layer below this one, and delete the line.
 
-# As under Docker, a variable that nothing sets is empty, and all of an ENV see what was before it.
+# As in Docker, an unset variable is empty, and all values in an ENV see the variables as they were before it.
 # shellcheck disable=SC2016,SC2119,SC2120,SC2154,SC2318
 set -eo pipefail +u
 
 todo() {
-    echo "the draft is not done: $*" >&2
+    echo "the draft is not finished: $*" >&2
     return 1
 }
 
 shell=(/bin/sh -c)
-# The text of a RUN comes on standard input; its shell reads nothing, as under Docker.
+# The text of a RUN is read from standard input; its shell has an empty standard input, as in Docker.
 run() {
     "${shell[@]}" "${1-$(cat)}" </dev/null
 }
 
-# Where the base's own WORKDIR is is not known here.
+# The base's own WORKDIR is not known here.
 cd /
 """
 
@@ -193,7 +193,7 @@ class Script:
         """Record and write that a step, or a part of it, is omitted."""
         self.left_out.append(LeftOut(step.line, step.keyword, what, ends, is_secret))
         note = comment(f"line {step.line}: {step.keyword}: {what}")[2:].replace("'", "'\\''")
-        self.lines.append(f"todo '{note}'" if ends else comment(f"  not carried over: {what}"))
+        self.lines.append(f"todo '{note}'" if ends else comment(f"  omitted: {what}"))
 
     def _set(self, step: Instruction) -> None:
         if step.pairs is None:
@@ -225,7 +225,7 @@ class Script:
         first = self.arguments.setdefault(name, one)
         if first is not one:
             if value is not None and one.value != first.value:
-                self.leave_out(step, f"{name} has the value of line {first.line} here")
+                self.leave_out(step, f"{name} has the value from line {first.line} here")
         elif one.value is None:
             self.lines.append(f'[ -n "${{{name}-}}" ] || unset {name}')
         elif is_fixed:
@@ -238,8 +238,8 @@ class Script:
         folders = [*filter(None, own.groups() if own else [value.strip(": ")] if name in _FOLDERS else [])]
         self.environment.pop(name, None)
         if any("$" in folder for folder in folders or [value]) or not value.strip(": "):
-            why = "write [environment] of layer.toml" if value.strip(": ") else "a layer sets no empty variable"
-            what = f"{name} is set while this is built only: {why}"
+            why = "write [environment] of layer.toml" if value.strip(": ") else "a layer cannot set an empty variable"
+            what = f"{name} is set only during the build: {why}"
             self.leave_out(step, what, ends=False)
         elif folders:
             self.prepend[name] = ":".join([*folders, *filter(None, [self.prepend.get(name)])])
@@ -256,23 +256,23 @@ class Script:
         elif step.keyword == "SHELL" and step.words:
             self.lines.append(f"shell=({' '.join(map(quote_bash, step.words))})")
         elif step.keyword not in {"ADD", "COPY"}:
-            self.leave_out(step, f"write this as bash has it: {step.text}")
+            self.leave_out(step, f"write this in bash: {step.text}")
         elif origin:
             self.leave_out(step, f"files of {origin[1]}, another stage or image, which is not built here")
         elif "://" in step.text:
-            self.leave_out(step, "an address: put it under [sources] of layer.toml, and copy it from $SOURCE_NAME")
+            self.leave_out(step, "a URL: put it under [sources] of layer.toml, and copy the file from $SOURCE_NAME")
         else:
-            what = "files: name them in `files` of layer.toml, beside which they lie, and copy them from $LAYER_FILES"
+            what = "files: put them beside layer.toml, name them in its `files`, and copy them from $LAYER_FILES"
             self.leave_out(step, what)
 
     def _run(self, step: Instruction) -> None:
         for flag in step.flags:
             if not _HARMLESS.fullmatch(flag):
-                why = "what it names is not here" if flag.startswith("--mount=") else "a layer is built without it"
+                why = "its source is not here" if flag.startswith("--mount=") else "a layer is built without it"
                 self.leave_out(step, f"{flag}: {why}")
         alone = _ALONE.fullmatch(step.text)
         if alone and step.heredocs.lstrip("\t").startswith("#!"):
-            what = "the heredoc is for an interpreter of its own: put it into a file of the layer, and run that"
+            what = "the heredoc has its own interpreter: put it into a file of the layer, and run that"
             self.leave_out(step, what)
         if step.words:
             self.lines.append(" ".join(map(quote_bash, step.words)))

@@ -119,8 +119,8 @@ def _environment(layer: LockedLayer) -> Iterator[str]:
         if _MANGLED & {*value}:
             # apptainer 1.4.5, internal/pkg/build/sources/conveyorPacker_oci.go, escapes twice: `a"b` or "`x" stops all
             # later variables of the image from being set
-            what = f"{name} has one of {' '.join(sorted(_MANGLED))}, which Apptainer breaks when it converts an image"
-            raise DefinitionError(what, where=where, hint="write the value without it, or build by lumiimg")
+            what = f"{name} has one of {' '.join(sorted(_MANGLED))}, which Apptainer garbles when it converts an image"
+            raise DefinitionError(what, where=where, hint="write the value without it, or build with lumiimg")
     yield from (_pair(name, value) for name, value in layer.set_environment.items())
     yield from (f'{name}="{value}${{{name}:+:${name}}}"' for name, value in layer.prepend_environment.items())
 
