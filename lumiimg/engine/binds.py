@@ -51,7 +51,7 @@ def _parse_bind(part: str, text: str) -> BindSpec:
         raise BadInputError("more than SRC:DST:OPTIONS", where=f"--bind {text}")
     if len(rest) == 2 and "image-src=" in rest[1]:
         raise BadInputError(
-            "binds from another image are not supported", where=f"--bind {text}", hint="give that image"
+            "binds from another image are not supported", where=f"--bind {text}", hint="name that image"
         )
     options = rest[1].split(",") if len(rest) == 2 else []
     if wrong := [one for one in options if one not in _FLAGS and not one.startswith(_VALUES)]:

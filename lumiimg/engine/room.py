@@ -75,7 +75,7 @@ def require_room_in_cache(folder: Path, needed_bytes: int, what: str) -> None:
     """Raise MissingHereError if a cache folder has less than `needed_bytes` left, which `what` needs."""
     room = room_at(folder)
     if needed_bytes > room.left_bytes:
-        left = f"needs {size(needed_bytes)}, but {size(room.left_bytes)} are left in {room.folder}"
+        left = f"needs {size(needed_bytes)}, but only {size(room.left_bytes)} is left in {room.folder}"
         raise MissingHereError(left, where=what, hint=MOVE_CACHE)
 
 

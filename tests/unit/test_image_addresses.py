@@ -171,7 +171,7 @@ def test_what_an_engine_does_not_give_is_one_line_and_no_verdict(
         with monkeypatch.context() as full:
             full.setattr(room, "room_at", lambda folder: FreeSpace(folder, 1024, in_memory=False))
             error = error_of("docker-daemon:mine:1", ExitCode.MISSING_HERE, lines=2)
-        assert re.search(r"docker-daemon://mine:1: needs \S+ \S+, but 1 KiB are left in .*; free some space", error)
+        assert re.search(r"docker-daemon://mine:1: needs \S+ \S+, but only 1 KiB is left in .*; free some space", error)
     where = f"unix://{tmp_path}/none.sock"
     monkeypatch.setenv("DOCKER_HOST", where)
     error = error_of("docker-daemon:mine:1", ExitCode.MISSING_HERE)

@@ -102,7 +102,7 @@ def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_us
     stage = MountStage()
     for folder in layers.folders:
         if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
-            raise FailedError(f"{folder} cannot be read: its owner or its permissions keep this user out")
+            raise FailedError(f"{folder} cannot be read: its owner or its permissions deny this user access")
     sources = list(shown_paths(container, user))
     images = [shown_path(f"{folder}", f"{number}") for number, folder in enumerate(layers.folders)]
     stage.cover()
@@ -138,12 +138,12 @@ def _renounce(*, as_root: bool, has_users: bool) -> None:
         try:
             leave_keys()  # a program that runs as the user may need them, for example for AFS
         except OSError as error:
-            warn(f"seccomp: {error.strerror}: programs may use keys of the user's (keyrings(7))")
+            warn(f"seccomp: {error.strerror}: programs can use the user's keys (keyrings(7))")
     elif has_users:
         try:  # in a nested namespace, a program would have privileges again
             MOST_USERS.write_text("0", encoding="ascii")
         except OSError as error:
-            warn(f"{MOST_USERS}: {error.strerror}: programs may make namespaces, and have privileges in them")
+            warn(f"{MOST_USERS}: {error.strerror}: programs can create namespaces, and have privileges in them")
 
 
 def _mounts_alone() -> bool:

@@ -102,7 +102,7 @@ def unpacked(image: Path, environment: Mapping[str, str]) -> Iterator[list[Path]
     program = which("unsquashfs", environment.get("PATH"))
     if program is None:
         raise MissingHereError(
-            "an image needs squashfuse_ll and /dev/fuse to mount, or unsquashfs to unpack: neither is here",
+            "an image needs squashfuse_ll and /dev/fuse to mount, or unsquashfs to unpack: neither is available",
             hint="install squashfuse and fuse3, or squashfs-tools",
         )
     work = read_settings(environment).cache / "work"

@@ -75,7 +75,7 @@ def shown_path(path: str, target: str, *, read_only: bool = False, is_required: 
     try:
         return ShownPath(copy_mounts(path), target, read_only, is_required)
     except OSError as error:
-        raise FailedError(f"{path} cannot be shown in the container: {error.strerror}") from error
+        raise FailedError(f"{path} cannot be mounted in the container: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
