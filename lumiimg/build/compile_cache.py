@@ -1,4 +1,4 @@
-"""The compile cache: what the script of a layer saves for its next run in `$KEPT`, as wheels that compile for hours."""
+"""The compile cache: what a layer's script saves for its next run in `$KEPT`, such as wheels that took hours."""
 
 from __future__ import annotations
 

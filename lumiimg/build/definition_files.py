@@ -94,7 +94,7 @@ def write_with_sources(
 def write_docker_context(
     lock: Lock, chain: Sequence[Definition], folder: Path, store: Store, on_line: Callable[[str], None]
 ) -> WrittenDefinitions:
-    """Write a Dockerfile with the files that it needs and the record of the image; raises as `write_with_sources`.
+    """Write a Dockerfile with its files and the image's record; raises as `write_dockerfile`, `write_with_sources`.
 
     Also raises BadInputError for files of another stack in the folders that the Dockerfile copies whole.
     """

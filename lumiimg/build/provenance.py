@@ -7,7 +7,7 @@
               dockerfile.json      the plan, if Docker built the image
 
 All but the layers are also JSON objects in the SIF, readable without its file system. The record may be a stranger's:
-outside a container nothing of it is run or sourced; it is data until `build --locked`.
+nothing of it is run or interpreted outside a container; it is data until `build --locked` and a container.
 """
 
 from __future__ import annotations

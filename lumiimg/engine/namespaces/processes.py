@@ -196,9 +196,7 @@ def map_range(process: int) -> None:
             words += [first, start, count]
             first += count
         if first == 1:
-            raise FailedError(
-                f"{table} has no ids for {_user()}: an administrator can add some (usermod --add-subuids)"
-            )
+            raise FailedError(f"{table} has no ids for {_user()}: ask an administrator (usermod --add-subuids)")
         path = next((f"{folder}/{program}" for folder in _FOLDERS if os.access(f"{folder}/{program}", os.X_OK)), None)
         if path is None:
             raise FailedError(f"{program} is not installed (the package uidmap, or shadow-utils)")
