@@ -120,7 +120,7 @@ class BuildCost:
 
     @property
     def image_bytes(self) -> int | None:
-        """Maximum image size by the parts for which it is known (hidden files are left out); null: known for none."""
+        """Upper limit of the image size by the known parts, as it omits hidden files; null: known for none."""
         return _sum(part.size_bytes for part in self.parts)
 
     @property
