@@ -1,4 +1,4 @@
-"""One exchange with a server, by requests, which a deadline ends; to import this costs what requests costs."""
+"""One HTTP exchange through requests, with a deadline. Importing this module costs what importing requests costs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _READ_S = 60.0
-"""Between two reads."""
+"""Timeout between two reads."""
 _PAUSE_S = 0.5
-"""Before the second try; twice as long before each that follows."""
+"""Pause before the second try; doubled before each further one."""
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-"""Variables that name the certificates to believe: requests' own two, and OpenSSL's."""
+"""Variables that name the trusted certificates: requests' own two, and OpenSSL's."""
 _CHUNK_BYTES = 64 * 1024
 
 
 class TimedSession(requests.Session):
-    """All tries, redirects and bytes of one answer, which end together; to be used by `with`.
+    """All tries, redirects and bytes of one response, under one deadline; for use in a `with` statement.
 
-    The timeouts of requests count between two bytes. A server that sends one now and then, in a header, the size of a
-    chunk or a trailer, would never be left. So all connections are shut down, whatever is read at that moment.
+    The timeouts of requests count between two bytes. A server that sends one now and then, in a header, a chunk size or
+    a trailer, would never time out. So at the deadline all connections are shut down, whatever is being read.
     """
 
     def __init__(self, seconds: float, late: FailedError) -> None:
@@ -61,29 +61,29 @@ class TimedSession(requests.Session):
             self._error = self._error or error
             self._has_ended.set()
             for connection in self._connections:
-                with suppress(OSError):  # the server was quicker
+                with suppress(OSError):  # the server closed it first
                     connection.shutdown(socket.SHUT_RDWR)
 
     def check(self, wait_s: float = 0.0) -> None:
-        """Raise the error of the exchange if it has ended, or does so while this waits."""
+        """Raise the error of the exchange if it has ended, or ends during the wait."""
         if self._has_ended.wait(wait_s) and self._error is not None:
             raise self._error
 
     def watch(self, connection: socket.socket) -> None:
-        """Take a connection that will be shut down. Raises as `check`."""
-        with self._lock:  # a descriptor of its own: TLS takes that of the socket, and may be in the middle of a read
+        """Register a connection that is to be shut down at the end. Raises as `check` does."""
+        with self._lock:  # a duplicate descriptor: TLS takes over the socket's, and may be in the middle of a read
             self._connections.append(socket.socket(fileno=os.dup(connection.fileno())))
         self.check()
 
     def ask(
         self, url: str, headers: Mapping[str, str], login: tuple[str, str] | None, *, attempts: int, connect_s: float
     ) -> requests.Response:
-        """Return the answer of a server, its body unread.
+        """Return the server's response with its body unread.
 
-        Raises ConnectionError without a connection, OSError without an answer, ValueError for what is not an address.
+        Raises ConnectionError without a connection, OSError without a response, ValueError for an invalid address.
         """
         bundle = next(filter(None, map(os.environ.get, _BUNDLES)), None)
-        # not by urllib3's Retry, which reads what a busy server says to its end
+        # without urllib3's Retry, which reads a busy server's response to its end
         for attempt in range(attempts + 1):
             try:
                 answer = self.get(
@@ -108,16 +108,16 @@ class TimedSession(requests.Session):
         raise AssertionError
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return nothing: requests reads, and unpacks, all that comes with a redirect, also of one not followed."""
+        """Return None: requests would read and unpack the body of every redirect, even of one that is not followed."""
 
 
 def _without_login(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keep requests from putting ~/.netrc over an Authorization of ours."""
+    """Return the request unchanged, so that requests does not replace our Authorization by a login of ~/.netrc."""
     return request
 
 
 class _Adapter(HTTPAdapter):
-    """Makes each connection of urllib3, also one to a proxy, one that its exchange watches."""
+    """Makes urllib3 open only connections that the exchange watches, also to a proxy."""
 
     def __init__(self, exchange: TimedSession) -> None:
         super().__init__()
@@ -144,11 +144,11 @@ class _Watched:
 
     def _tunnel(self) -> None:
         super()._tunnel()  # type: ignore[misc]
-        self.exchange.check()  # to http.client, an end is the end of what the proxy says
+        self.exchange.check()  # http.client takes a shutdown for the end of the proxy's response
 
 
 def read(answer: requests.Response) -> bytes:
-    """Return what has come of a body, nothing at its end. Raises OSError where it breaks off."""
+    """Return the next bytes of a body, empty at its end. Raises OSError if the connection is lost."""
     try:  # not iter_content, which waits for a whole chunk
         chunk: bytes = answer.raw.read1(_CHUNK_BYTES, decode_content=False)
     except (HTTPError, OSError) as error:
@@ -157,7 +157,7 @@ def read(answer: requests.Response) -> bytes:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost reason of an error in words."""
+    """Return the message of an error's innermost cause."""
     *_, innermost = _causes(error)
     return one_line(getattr(innermost, "strerror", None) or str(innermost))[:300]
 

@@ -1,10 +1,10 @@
-"""One file over HTTP, by its digest, which goes on where an earlier try broke off. Rules: RFC 9110 section 14.
+"""HTTP download of one file by its digest, resumed where an earlier try stopped. Rules: RFC 9110 section 14.
 
-    part-<sha256>                                    nobody's: the next download of the file takes it
-    part-<sha256>.<word>.<owner>.lumiimg-partial     somebody's, until its process has ended (engine/workspace.py)
+    part-<sha256>                                    free: the next download of the file takes it
+    part-<sha256>.<word>.<owner>.lumiimg-partial     owned, until its process has ended (engine/workspace.py)
 
-No lock of a file system is used: a partial changes hands by a rename, which only one of many can do. Where the digest
-is not known, a wrong end would not be noticed: such a file begins at its first byte, and nothing of it stays.
+No file lock is used: a partial file changes owner by a rename, which only one process can win. Without a known digest
+a wrong end would go unnoticed, so such a download starts at the first byte and leaves no partial file.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from lumiimg.fetch.registry import Repository
 
 SIZE_LIMIT_BYTES = 16 * 1024**3
-"""Of one file, by default; a wheel of torch for ROCm has 4 GiB."""
+"""Default size limit of one file; a torch wheel for ROCm has 4 GiB."""
 TOTAL_S = 3600.0
-"""Longest time of one download with all its tries, unless the caller sets another."""
+"""Time limit of one download with all its tries, unless the caller sets another."""
 OLD_S = 7 * 24 * 3600.0
-"""Of the last byte: what nobody has asked for since is removed."""
+"""Age of its last byte at which a partial file that nobody has taken up is removed."""
 _ATTEMPTS = 4
 _PAUSE_S = 0.5
-"""Before the second try; twice as long before each that follows."""
+"""Pause before the second try; doubled before each further one."""
 _PART, _NO_SUCH_PART = 206, 416
 _CONTENT_RANGE = re.compile(r"bytes (?P<first>\d{1,18})-\d{1,18}/(?P<total>\d{1,18}|\*)", re.IGNORECASE)
 
 
 @contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
-    """Raise FailedError for an OSError of a folder of downloads."""
+    """Turn an OSError in a download folder into a FailedError."""
     try:
         yield
     except OSError as error:
@@ -55,16 +55,16 @@ def storage_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
-    """Yield the beginning of the file of a digest, or a new name; until the end nobody else takes it.
+    """Yield the path of a digest's partial file, or a new path; until the end no other process takes it.
 
-    Afterwards, also where the download failed or was interrupted, it is there for the next one, unless it was moved to
-    its place. Old ones of any file are removed. Raises OSError if the folder cannot be written.
+    Afterwards it is free for the next download, even if this one failed or was interrupted, unless it was moved to its
+    place. Old partial files of any download are removed. Raises OSError if the folder cannot be written.
     """
     store.mkdir(parents=True, exist_ok=True)
     free = store / f"part-{sha256 or 'unknown'}"
     mine = store / f"{free.name}.{secrets.token_hex(8)}{owner_mark()}"
     for entry in store.glob("part-*"):
-        with suppress(OSError):  # another process was as quick
+        with suppress(OSError):  # another process was faster
             seen = entry.lstat()
             is_own_file = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.getuid()
             if not is_own_file or (entry.name.endswith(MARK) and not is_abandoned(entry.name, seen)):
@@ -84,7 +84,7 @@ def claim_partial(store: Path, sha256: str | None) -> Iterator[Path]:
 
 
 def _keep_larger(partial: Path, target: Path) -> None:
-    """Rename a partial, unless there is one of that name which has more: it is removed then."""
+    """Rename a partial file, or remove it if the target already exists and is larger."""
     if target.exists() and target.stat().st_size > partial.stat().st_size:
         partial.unlink()
     else:
@@ -92,7 +92,7 @@ def _keep_larger(partial: Path, target: Path) -> None:
 
 
 def require_digest(actual: str, expected: str | None, where: str) -> None:
-    """Raise ReplacedError if a file is not the one that was expected."""
+    """Raise ReplacedError if a file does not have the expected digest; None accepts any."""
     if expected not in {None, actual}:
         what = f"has another digest: it is sha256:{actual}, not sha256:{expected}"
         hint = "the file was replaced or damaged on the way; nothing was built from it"
@@ -102,15 +102,15 @@ def require_digest(actual: str, expected: str | None, where: str) -> None:
 def download(
     url: str, partial: Path, server: Http | Repository, sha256: str | None, bounds: Bounds | None = None
 ) -> str:
-    """Complete a partial, and return the digest that it then has.
+    """Complete a partial file, and return its digest.
 
-    A file that came in pieces, and is not what it must be, is fetched once more from its first byte: the pieces may not
-    have been of one file. What is wrong even so is emptied. Raises FailedError if it cannot be had, OSError if it
+    A file that came in pieces and has the wrong digest is fetched once more from its first byte: the pieces may be from
+    different files. If it is still wrong, it is emptied. Raises FailedError if the download fails, OSError if the file
     cannot be written.
     """
     bounds = bounds or Bounds(SIZE_LIMIT_BYTES, TOTAL_S, plain=sha256 is not None)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-    # without a buffer: kill -9 takes nothing of it away
+    # unbuffered, so that kill -9 loses nothing
     with os.fdopen(regular_file(partial, flags, follow=False), "ab+", buffering=0) as file:
         actual, breaks, is_intact = _digest(file), 0, False
         while actual != sha256 and not is_intact:
@@ -131,9 +131,9 @@ def download(
 
 
 def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -> bool:
-    """Get the rest of a file, or the whole; return whether the beginning was of an earlier answer.
+    """Fetch the rest of a file, or all of it; return whether its beginning is from an earlier response.
 
-    Where the server has no such rest, the file is empty afterwards, as if its beginning had been of another one.
+    If the server does not have that range, the file is emptied, as if its beginning were from another file.
     """
     start = size = os.fstat(file.fileno()).st_size
     headers = {"Range": f"bytes={start}-"} if start else {}

@@ -1,7 +1,7 @@
-"""One commit of a repository of git as a tar of its files alone: the same bytes wherever it is made.
+"""One commit of a git repository as a tar of only its files, with the same bytes wherever it is made.
 
-git compares what it gets with the id of the commit; a lock has the sha256 of the tar, too. Nothing is checked out, no
-attribute of the repository counts, and nothing of it runs.
+git verifies what it fetches by the commit id; a lock also records the sha256 of the tar. Nothing is checked out,
+attributes of the repository are ignored, and none of its code runs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _ADDRESS = re.compile(
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FETCH_S, _ASK_S = 900.0, 30.0
 _MOST_BYTES = 1 << 30
-"""Of what git writes into one file, and so of a commit with all its files."""
+"""Size limit of a file that git writes, and so of all files of a commit together."""
 _MOST_MEMBERS = 200_000
-# Of a user's own git, what its server, its certificates and its logins are stays (gitconfig); what says where a
-# repository is, or has other programs run, does not.
+# The user's git settings for servers, certificates and logins (gitconfig) apply; variables that locate a repository, or
+# make git run other programs, are removed.
 _PASSED_ON = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL")
 _SETTINGS = (
     *("core.hooksPath=/dev/null", "core.fsmonitor=false", "gc.auto=0", "maintenance.auto=false"),
     *("http.lowSpeedLimit=1000", "http.lowSpeedTime=60", "tar.umask=0022"),
 )
 _NO_ATTRIBUTES = "* -export-subst -export-ignore -text -eol -ident -filter -working-tree-encoding\n"
-"""In info/attributes, which win over those of the repository (gitattributes(5))."""
+"""Content of info/attributes, which overrides the attributes of the repository (gitattributes(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +54,24 @@ class GitAddress:
     """`git+https://HOST/REPOSITORY@COMMIT#subdirectory=FOLDER`, as pip writes it."""
 
     url: str
-    """Of the repository: `https://…`."""
+    """Address of the repository: `https://…`."""
     ref: str
-    """After the @: a commit, or what means one today."""
+    """The part after the @: a commit, or a name that stands for one today."""
     subdirectory: str = ""
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it names a commit, whole."""
+        """Whether it names a full commit id."""
         return _COMMIT.fullmatch(self.ref) is not None
 
     def __str__(self) -> str:
-        """As it is written."""
+        """Return the address as pip writes it."""
         inside = f"#subdirectory={self.subdirectory}" if self.subdirectory else ""
         return f"git+{self.url}{f'@{self.ref}' if self.ref else ''}{inside}"
 
 
 def git_address(text: str) -> GitAddress | None:
-    """Return an address, also one that names no commit; None for another text."""
+    """Return the address in a text, even if it names no commit; None for any other text."""
     for whole in (text, text.replace("#", "@HEAD#", 1) if "#" in text else f"{text}@HEAD"):
         if (found := _ADDRESS.fullmatch(whole)) is not None:
             inside = posixpath.normpath(found["subdirectory"]) if found["subdirectory"] else ""
@@ -82,7 +82,7 @@ def git_address(text: str) -> GitAddress | None:
 
 
 def commit_at(address: GitAddress, mirrors: Mirrors) -> str | None:
-    """Return the commit that a branch or a tag means today, as the server says; None where it does not."""
+    """Return the commit that a branch or tag stands for today, as the server says; None if it names none."""
     names = [f"refs/heads/{address.ref}", f"refs/tags/{address.ref}", f"refs/tags/{address.ref}^{{}}"]
     names = ["HEAD"] if address.ref == "HEAD" else names
     try:
@@ -96,10 +96,10 @@ def commit_at(address: GitAddress, mirrors: Mirrors) -> str | None:
 
 
 def write_commit(address: GitAddress, target: Path, mirrors: Mirrors, *, offline: bool) -> None:
-    """Write the files of a commit as a tar with one folder at its top.
+    """Write the files of a commit as a tar with one top folder.
 
-    Raises MissingHereError without git, or where the network is forbidden; FailedError for what cannot be had, has
-    submodules or links that lead outside, or is larger than 1 GiB.
+    Raises MissingHereError without git, or if --offline forbids the network; FailedError for a commit that cannot be
+    fetched, has submodules or links that lead outside, or is larger than 1 GiB.
     """
     if offline:
         what, hint = "is needed from the network, which --offline forbids", "fetch it once without --offline"
@@ -134,7 +134,7 @@ def _url(address: GitAddress, mirrors: Mirrors) -> str:
 
 
 def _git(words: tuple[str, ...], folder: Path, url: str, timeout_s: float) -> Completed:
-    """Run git by the protocol of an address alone, which a redirect cannot change either."""
+    """Run git with only the protocol of the address allowed, which a redirect cannot change either."""
     program = which("git", os.environ.get("PATH"))
     if program is None:
         what = "git, which fetches requirements at a commit, is not on PATH"
@@ -161,7 +161,7 @@ def _failure(done: Completed, address: GitAddress) -> FailedError:
 
 
 def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:
-    """Write what is below the subdirectory into a tar of its own, without owners and with the times of an image."""
+    """Write the files below the subdirectory to a new tar, without owners and with the fixed time stamp of images."""
     top, where, above = f"{posixpath.basename(address.url)}-{address.ref[:12]}", f"{address}", address.subdirectory
     count = 0
     with open_regular(packed) as stream, tarfile.TarFile(target, "w", format=tarfile.PAX_FORMAT) as archive:

@@ -1,4 +1,4 @@
-"""HTTP within bounds: of size, of time, of what a redirect may carry, and of who gets a login."""
+"""HTTP with limits: on size, on time, on what a redirect may carry, and on who gets a login."""
 
 from __future__ import annotations
 
@@ -26,65 +26,65 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 120.0
 _ALL_S = 24 * 3600.0
-"""What all that one command fetches may take together; threads that fetch at once count beside each other."""
+"""Time limit for all requests of one command together; the times of parallel threads add up."""
 _ATTEMPTS = 4
-"""After the first."""
+"""Retries after the first try."""
 _CONNECT_S, _SOON_S = 10.0, 3.0
 _REDIRECTS = 5
 _NETRC_LIMIT_BYTES = 1 << 20
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _CARRIED = frozenset({"accept", "accept-encoding", "range"})
-"""What a redirect to another host may carry: none of it is a secret, and a signed address still serves a part."""
+"""Headers that may follow a redirect to another host: none is secret, and a signed address can still serve a range."""
 ELSEWHERE = "name a mirror (--mirror FROM=TO), or fetch it on a machine with a network"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large an answer may be, how long it may take, and by which way it may come."""
+    """Limits for a response: its size, its time, and whether it may come without TLS."""
 
     size_bytes: int
     within_s: float = field(default_factory=lambda: _ANSWER_S)
     plain: bool = False
-    """Whether it may come without TLS: it is compared with a digest."""
+    """Whether it may come without TLS, because it is compared with a digest."""
     since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer: whole, or on its way."""
+    """A response, complete or still arriving."""
 
     url: str
-    """After redirects: what links in the body are relative to; what is behind its `?` may be a key."""
+    """Address after redirects, to which links in the body are relative; its query may be a key."""
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Values by lower-case name."""
     body: bytes = b""
     chunks: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
     def whole(self) -> Response:
-        """Return it with its body, which is to be read: FailedError if that is encoded. A file stays as it is."""
+        """Return it with its whole body. Raises FailedError if that is encoded; file downloads do not check it."""
         if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise FailedError("has an encoding that was not requested", where=display_url(self.url))
         return replace(self, body=b"".join(self.chunks))
 
 
 class BrokeOffError(FailedError):
-    """The connection ended before the answer did: the rest may come when it is asked for."""
+    """The connection was lost before the end of the response; another request may get the rest."""
 
 
 class ReplacedError(FailedError):
-    """What an address, or a digest, stood for is not there any more."""
+    """The content that an address or a digest stood for is no longer there."""
 
 
 class Http:
     """HTTP client for one command.
 
-    A request raises FailedError if no answer comes, or if the answer is too large; MissingHereError if there is no
+    A request raises FailedError if there is no response or the response is too large, MissingHereError without a
     network.
     """
 
     def __init__(self, *, offline: bool = False, retry: bool = True) -> None:
-        """`retry` is for what must come: where something else will do, one try of few seconds is enough."""
+        """Set `retry` for content that is required; without it there is one try, with a few seconds to connect."""
         self.offline = offline
         self._attempts, self._connect_s = (_ATTEMPTS, _CONNECT_S) if retry else (0, _SOON_S)
         self._running: set[TimedSession] = set()
@@ -92,7 +92,7 @@ class Http:
         self._left_s = _ALL_S
 
     def stop(self) -> None:
-        """End what comes at this moment in all threads, with FailedError there; nothing can be asked for afterwards."""
+        """End the running requests of all threads with FailedError, and refuse later ones."""
         self._is_stopped = True
         for exchange in [*self._running]:
             exchange.end(FailedError("was stopped"))
@@ -105,7 +105,7 @@ class Http:
         headers: Mapping[str, str] | None = None,
         allow: Collection[int] = (),
     ) -> Response:
-        """Return the whole answer; one of another status than 2xx or `allow` is a FailedError."""
+        """Return the whole response. Raises FailedError for an error status that is not in `allow`."""
         with self.open(url, Bounds(limit_bytes), headers or {}, allow) as answer:
             return answer.whole()
 
@@ -118,12 +118,12 @@ class Http:
         allow: Collection[int] = (),
         login: str | None = None,
     ) -> Iterator[Response]:
-        """Yield an answer as `get` has it, byte by byte as it lies on the server: what a digest is of, and a range.
+        """Yield a response as `get` does, but as chunks of the server's raw bytes, to which digests and ranges refer.
 
-        Where `headers` carry no Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
-        is None) is shown.
+        Unless `headers` contain Authorization, the login that ~/.netrc has for the host of `login` (of `url`, if that
+        is None) is sent.
 
-        Its chunks raise BrokeOffError where the connection ends early.
+        Its chunks raise BrokeOffError if the connection is lost.
         """
         if not bounds.plain:
             require_tls_or_digest(url)
@@ -133,7 +133,7 @@ class Http:
                 where=display_url(url),
                 hint="fetch it once without --offline, or name the file: --source NAME=FILE",
             )
-        from lumiimg.fetch.connection import TimedSession  # 135 ms that only the network should cost
+        from lumiimg.fetch.connection import TimedSession  # takes 135 ms, which only requests should pay
 
         start = time.monotonic()
         what = f"did not arrive within {max(0, min(bounds.within_s, self._left_s)):.0f} s"
@@ -153,7 +153,7 @@ class Http:
     def _follow(
         self, exchange: TimedSession, url: str, headers: Mapping[str, str], allow: Collection[int], login: str | None
     ) -> requests.Response:
-        """Ask, and follow redirects by hand: never from https to http, and with no word of ours to another host."""
+        """Send a request and follow redirects: never from https to http; another host gets no login or secret."""
         for _ in range(_REDIRECTS + 1):
             known = None if login is None or "Authorization" in headers else login_for(login)
             try:
@@ -163,7 +163,7 @@ class Http:
                 raise BadInputError(what, where=display_url(url)[:200]) from error
             except OSError as error:
                 exchange.check()
-                # no network, or a wrong address, is another thing than a server that misbehaves
+                # no network, or a wrong address, differs from a server that misbehaves
                 kind = MissingHereError if isinstance(error, ConnectionError) else FailedError
                 raise kind(f"could not be reached: {error}", where=display_url(url), hint=ELSEWHERE) from error
             target = answer.headers.get("location")
@@ -183,8 +183,8 @@ class Http:
 
 
 def _redirected(url: str, target: str) -> str:
-    """Return where a redirect leads. Raises FailedError for one that is not followed."""
-    with suppress(ValueError):  # it is not an address
+    """Return the target of a redirect. Raises FailedError for one that must not be followed."""
+    with suppress(ValueError):  # not a valid address
         there = urljoin(url, target)
         schemes = urlsplit(url).scheme, urlsplit(there).scheme
         if schemes[1] in {"http", "https"} and schemes != ("https", "http"):
@@ -205,13 +205,13 @@ def _chunks(answer: requests.Response, bounds: Bounds, exchange: TimedSession) -
     except OSError as error:
         exchange.check()
         raise BrokeOffError(f"broke off: {error}", where=where, hint=ELSEWHERE) from error
-    exchange.check()  # a connection that was shut down looks like the end of an answer of unknown length
+    exchange.check()  # a connection that was shut down looks like the end of a response of unknown length
 
 
 def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
-    """Refuse what would come without TLS and without a digest: whoever is on the way could put another in its place.
+    """Refuse content with neither TLS nor a digest: anybody on the network path could replace it.
 
-    This machine itself is no way. Raises FailedError.
+    Addresses of this machine itself are allowed. Raises FailedError.
     """
     parts = urlsplit(url)
     is_here = re.fullmatch(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", parts.hostname or "")
@@ -224,12 +224,12 @@ def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
 
 
 def display_url(url: str) -> str:
-    """Return an address for a message: what is behind its `?` may be the key to a file (signed redirects of stores)."""
+    """Return an address for messages, without its query: that may be the key to a file (signed redirects of stores)."""
     return one_line(redact(url.partition("?")[0]))
 
 
 def login_for(url: str) -> tuple[str, str] | None:
-    """Return the login that ~/.netrc, or the file that NETRC names, has for exactly this host; never without TLS."""
+    """Return the login for exactly this host from ~/.netrc, or the file that NETRC names; None without TLS."""
     parts = urlsplit(url)
     if parts.scheme != "https":
         return None
@@ -240,7 +240,7 @@ def login_for(url: str) -> tuple[str, str] | None:
             known = netrc.netrc(f"/proc/self/fd/{file.fileno()}").hosts
     except (OSError, ValueError, RuntimeError, netrc.NetrcParseError):
         return None
-    # under the name `default` stands what would go to every host
+    # the entry `default` would go to every host
     found = next((known[name] for name in known if name.lower() == parts.hostname and name != "default"), None)
     return None if found is None else (found[0] or found[1], found[2])
 

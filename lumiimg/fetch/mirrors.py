@@ -1,4 +1,4 @@
-"""Where downloads really come from: `--mirror FROM=TO`, the settings, and this machine's own apt and pip."""
+"""Mirrors for downloads: from `--mirror FROM=TO`, from the settings, and from this machine's apt and pip."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from lumiimg.engine.process import run, which
 APT_FOLDER = Path("/etc/apt")
 _APT_FILE_LIMIT_BYTES = 256 * 1024
 PYPI = "pypi"
-"""What --mirror, and `[mirrors]` in config.toml, call the index of Python packages."""
+"""Name of the Python package index in --mirror and in `[mirrors]` of config.toml."""
 _PIP_S = 60.0
 _PIPS_OWN = (
     "from pip._internal.commands import create_command; from pip._internal.models.index import PyPI; "
     "print(create_command('download').parser.get_default_values().index_url, PyPI.netloc, PyPI.file_storage_domain)"
 )
-"""Prints the index that pip's settings, files and variables, come to; everybody's index; and the host of its files."""
+"""Prints the index that pip's files and variables select, the host of the public index, and the host of its files."""
 _OF_PACKAGES = re.compile(r"^\s*(?:types:(?:.*[ \t])?)?deb\s", re.IGNORECASE | re.MULTILINE)
 _OFF = re.compile(r"^enabled:\s*(?:0|disable|false|no|off|without)\s*$", re.IGNORECASE | re.MULTILINE)
-"""What apt takes for a no (apt-pkg/contrib/strutl.cc StringToBool)."""
+"""Values that apt reads as false (apt-pkg/contrib/strutl.cc StringToBool)."""
 _MAIN = re.compile(r"\smain(?:\s|$)")
 _KEY = re.compile(r"\bsigned-by\s*[:=]\s*([^\s\]]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Replacements by prefix. A FROM without `://` is a name (`debian`) or a registry (`docker.io`)."""
+    """Replacement addresses by prefix. A FROM without `://` is a name (`debian`) or a registry (`docker.io`)."""
 
     table: Mapping[str, str]
 
     def rewrite(self, url: str) -> str:
-        """Return `url` with the longest FROM that begins it replaced."""
+        """Return `url` with its longest matching FROM prefix replaced."""
         for prefix in sorted(self.table, key=len, reverse=True):
             if "://" in prefix and url.startswith(prefix):
                 return self.table[prefix] + url[len(prefix) :]
         return url
 
     def restore(self, url: str) -> str:
-        """Return the address before `rewrite`, valid without the mirror too.
+        """Return the address as it was before `rewrite`, which is valid without the mirror too.
 
-        What is in the index that `pypi` names stays: one server may have that index below the mirror of another.
+        Files of the index named by `pypi` are left alone: one server may host that index below another mirror.
         """
         for prefix, target in sorted(self.table.items(), key=lambda pair: len(pair[1]), reverse=True):
             if (prefix == PYPI or "://" in prefix) and url.startswith(target):
@@ -57,7 +57,7 @@ class Mirrors:
         return url
 
     def named(self, name: str) -> str | None:
-        """Return the address given for a name, checked: it will be written into the image.
+        """Return the address given for a name, validated because it is written into the image.
 
         Raises BadInputError if it is not a plain http(s) address, or contains a password.
         """
@@ -66,9 +66,9 @@ class Mirrors:
 
 
 def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
-    """Return the mirrors of the settings with those of the command line on top.
+    """Return the mirrors of the settings, overridden by those of the command line.
 
-    Raises BadInputError if a word is not FROM=TO.
+    Raises BadInputError for a word that is not FROM=TO, two values for one FROM, or an address that is not allowed.
     """
     named: dict[str, str] = {}
     for word in words:
@@ -89,10 +89,10 @@ def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
 def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
     """Return the first mirror of a distribution (`debian`) in this machine's apt sources, or None.
 
-    It is one that apt uses, whose path ends in the name, with packages of the part `main`; where a key is named for it,
-    that of the distribution (`/usr/share/keyrings/debian-archive-keyring.gpg`): the archives of others, whose addresses
-    end like this too, have keys of their own. Source: sources.list(5), both the one-line and the deb822 format.
-    apt says the same by `indextargets`, and takes up to a second of CPU for it.
+    The entry must be enabled and have packages, the component `main`, and a path that ends in the name. If it names a
+    key, that must be the distribution's (`/usr/share/keyrings/debian-archive-keyring.gpg`): third-party archives with
+    similar addresses have keys of their own. Source: sources.list(5), both the one-line and the deb822 format.
+    `apt-get indextargets` would give the same answer, but takes up to a second of CPU.
     """
     parts = folder / "sources.list.d"
     for path in (*sorted(parts.glob("*.sources")), folder / "sources.list", *sorted(parts.glob("*.list"))):
@@ -113,11 +113,11 @@ def apt_mirror(archive: str, folder: Path = APT_FOLDER) -> str | None:
 
 
 def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the address of the index of Python packages: the one that is named, else the one that pip here would ask.
+    """Return the address of the Python package index: the one that the user named, else the one that pip uses here.
 
-    As with apt's sources for Debian, what the machine is set to holds: an index behind a firewall, or everybody's.
+    As with apt's sources for Debian, the machine's configuration counts: an index behind a firewall, or the public one.
 
-    Raises MissingHereError where pip cannot be asked, BadInputError for an address that is not valid or contains a
+    Raises MissingHereError if pip does not answer, BadInputError for an address that is not valid or contains a
     password.
     """
     named = mirrors.named(PYPI)
@@ -132,18 +132,18 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
 
 
 def public_index() -> tuple[str, ...]:
-    """Return the addresses of everybody's index of Python packages and of its files, as pip is made to know them.
+    """Return the addresses of the public Python package index and of its files, as built into pip.
 
-    What a lock has from there is from the index, whatever index this machine asks. Where no pip answers there are none:
-    a lock is then believed for less.
+    Wheels that a lock takes from there count as from the index, whatever index this machine uses. If no pip answers,
+    the result is empty, and fewer wheels of a lock are trusted.
     """
     return tuple(f"https://{host}" for host in _asked_of_pip(os.environ)[1:])
 
 
 def _asked_of_pip(environment: Mapping[str, str]) -> list[str]:
-    """Return the answer of the pip of this Python or, as what uv makes for a tool has none, of the machine's."""
+    """Return what this Python's pip answers, else python3's: environments that uv makes for tools have no pip."""
     for python in dict.fromkeys(filter(None, (sys.executable, which("python3", environment.get("PATH"))))):
-        # From `/`: a pip.py of the current folder is none of ours (-P, which says so, is not known before Python 3.11).
+        # Run in `/`, so that a pip.py in the current folder is not imported (-P does that only from Python 3.11 on).
         completed = run([python, "-c", _PIPS_OWN], env=environment, cwd=Path("/"), timeout_s=_PIP_S)
         words = completed.last_line.split() if completed.ok else []
         if len(words) == 3:
@@ -152,9 +152,9 @@ def _asked_of_pip(environment: Mapping[str, str]) -> list[str]:
 
 
 def refuse_password(address: str, where: str) -> None:
-    """Refuse an address with credentials in it, or a key to its file, which would reach definitions, output and image.
+    """Refuse an address that contains credentials or a key to its file: they would reach definitions, output and image.
 
-    Raises BadInputError, which does not repeat them.
+    Raises BadInputError, whose message does not repeat them.
     """
     plain = re.sub(r"@sha256:[0-9a-f]{64}$", "", address)
     host = re.split(r"[/?#]", plain.rpartition("://")[2], maxsplit=1)[0]
@@ -173,7 +173,7 @@ def refuse_password(address: str, where: str) -> None:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is meant as an address, and not as a path."""
+    """Return whether a text is meant as an address, not as a path."""
     return text.lower().startswith(("http://", "https://"))
 
 

@@ -1,4 +1,4 @@
-"""The page of a project in a package index: PEP 503 (HTML), PEP 691 (JSON); digests, dates and what was withdrawn."""
+"""Project pages of a package index, in HTML (PEP 503) or JSON (PEP 691): files, upload dates, withdrawn releases."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lumiimg.core.errors import FailedError, one_line
 from lumiimg.fetch.http import Bounds, Http, display_url
 
 PAGE_LIMIT_BYTES = 32 << 20
-"""The largest page of everybody's index has 8 MB."""
+"""The largest page of the public index is 8 MB."""
 _METADATA_LIMIT_BYTES = 512 * 1024
 _WORD = 3000
-"""Characters of a word about a file."""
+"""Longest value in the entry of a file, in characters."""
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _ABSENT = frozenset({403, 404})
 """PyTorch's index answers 403 for a project that it does not have (resolve/python_project.py)."""
 _METADATA = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
-"""Keys of METADATA beside a file: the name of today, that of before, and the one that JSON had by mistake (PEP 714)."""
+"""Keys that announce METADATA beside a file: the current, the older, and one that JSON used by mistake (PEP 714)."""
 _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-[0-9][^-]*)?-(?P<tags>[^-]+-[^-]+-[^-]+)\.whl")
 
 
@@ -38,19 +38,19 @@ class IndexFile:
     version: Version
     url: str
     tags: str
-    """Of a wheel: `cp312-cp312-manylinux_2_27_x86_64`; empty for a source archive."""
+    """Tags of a wheel: `cp312-cp312-manylinux_2_27_x86_64`; empty for a source archive."""
     requires_python: str = ""
     uploaded: dt.date | None = None
     yanked: str | None = None
-    """Why it was withdrawn, which may be nothing; None where it was not."""
+    """Reason why it was withdrawn, which may be empty; None if it was not."""
     has_metadata: bool = False
-    """Whether its METADATA lies beside it (PEP 658)."""
+    """Whether the index serves its METADATA beside it (PEP 658)."""
 
 
 def project_page(index: str, project: str, http: Http) -> tuple[IndexFile, ...]:
-    """Return the files of a project; none where the index does not have it.
+    """Return the files of a project; empty if the index does not have it.
 
-    Raises FailedError for an answer that is not a page of an index, or too large, MissingHereError without a network.
+    Raises FailedError for a response that is not an index page or is too large, MissingHereError without a network.
     """
     url = f"{index.rstrip('/')}/{project}/"
     answer = http.get(url, limit_bytes=PAGE_LIMIT_BYTES, headers={"Accept": _ACCEPT}, allow=_ABSENT)
@@ -61,14 +61,14 @@ def project_page(index: str, project: str, http: Http) -> tuple[IndexFile, ...]:
 
 
 def has_project(index: str, project: str, http: Http) -> bool:
-    """Whether an index has a project; its page is not read. Raises as `project_page`."""
+    """Return whether an index has a project, without reading its page. Raises as `project_page` does."""
     url = f"{index.rstrip('/')}/{project}/"
     with http.open(url, Bounds(PAGE_LIMIT_BYTES), {"Accept": _ACCEPT}, _ABSENT) as answer:
         return answer.status not in _ABSENT
 
 
 def metadata_of(file: IndexFile, http: Http) -> str:
-    """Return the METADATA that an index has beside a wheel; empty where it has none. Raises as `project_page`."""
+    """Return the METADATA that an index serves beside a wheel; empty if it has none. Raises as `project_page` does."""
     if not file.has_metadata:
         return ""
     answer = http.get(f"{file.url}.metadata", limit_bytes=_METADATA_LIMIT_BYTES)
@@ -76,7 +76,7 @@ def metadata_of(file: IndexFile, http: Http) -> str:
 
 
 def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
-    """Return the files of a page as PEP 691 has it. Raises FailedError."""
+    """Return the files on a PEP 691 page. Raises FailedError."""
     try:
         entries = json.loads(body)["files"]
         return _files([entry for entry in entries if isinstance(entry, dict)], url, project)
@@ -85,9 +85,9 @@ def files_in_json(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
 
 
 def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
-    """Return the files of a page as PEP 503 has it. Raises FailedError for one that has no link to a file of it."""
+    """Return the files on a PEP 503 page. Raises FailedError for one without a link to a file of the project."""
     page = _Page()
-    with suppress(AssertionError):  # html.parser of a broken declaration
+    with suppress(AssertionError):  # by html.parser, for a broken declaration
         page.feed(body.decode("utf-8", "replace"))
     if not (files := _files(page.entries, url, project)):
         raise _not_a_page(url)
@@ -95,7 +95,7 @@ def files_in_html(body: bytes, url: str, project: str) -> tuple[IndexFile, ...]:
 
 
 class _Page(HTMLParser):
-    """Makes of each link the entry that PEP 691 has for it."""
+    """Turns each link into the entry that PEP 691 has for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def _files(entries: list[dict[str, Any]], page: str, project: str) -> tuple[Inde
 
 
 def _file(entry: dict[str, Any], page: str, project: str) -> IndexFile | None:
-    """Return a file, None for what is not one of the project, or has no version."""
+    """Return the file of an entry; None if it is not of the project or has no valid version."""
     name = _word(entry.get("filename"))
     if not (name.isascii() and name.isprintable()):
         return None

@@ -1,4 +1,4 @@
-"""Images as files: out of a registry, whose blobs are got as any download is, or out of an engine on this machine."""
+"""Images as files: from a registry, with blobs fetched like any download, or from an engine on this machine."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
 
 _LAYER_S = 6 * 3600.0
 _ANSWER_S, _DAEMON_S = 60, 600
-"""How long an engine may take to say what it is, and, in seconds too, until it sends more of an image."""
+"""Timeouts in seconds: for an engine to identify itself, and for each further part of an image."""
 _ID = re.compile(r"sha256:([0-9a-f]{64})")
 _OCI, _DAEMON = "oci", "daemon"
-"""Folders of the cache: images of registries, beside unpacked layers, and of engines."""
+"""Folders of the cache: for images from registries, beside unpacked layers, and for images from engines."""
 _HEX, _LAYOUT = re.compile("[0-9a-f]{64}"), re.compile(r"index\.json|oci-layout")
 _SOCKET = "unix:///var/run/docker.sock"
-"""Where an engine answers if nobody says otherwise. Source: docker(1), DOCKER_HOST."""
+"""Default socket of an engine. Source: docker(1), DOCKER_HOST."""
 _UNIX = re.compile(r"(?:http\+)?unix://")
 _START = "start one, or `podman system service --time=0`, and name it: DOCKER_HOST=unix:///path"
 _OLDEST_API, _API = "1.24", re.compile(r"1\.\d{1,3}")
-"""Naming one keeps the client from asking before it can be closed. Source: docker-py, MINIMUM_DOCKER_API_VERSION."""
+"""Given one, the client does not ask before it can be closed. Source: docker-py, MINIMUM_DOCKER_API_VERSION."""
 
 
 def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Callable[[str], None]) -> Path:
-    """Return an image in the cache, to be read: of a registry, or of a Docker engine; got there once by its digest.
+    """Return the path of an image in the cache, fetched once by its digest from a registry or a Docker engine.
 
-    Raises FailedError if it cannot be had, MissingHereError if there is no engine.
+    Raises FailedError if it is not available, MissingHereError if there is no engine.
     """
     if base.startswith(DAEMON_SCHEME):
         return save_from_daemon(base, cache / _DAEMON, on_line)
@@ -77,8 +77,8 @@ def pull_image(base: str, http: Http, mirrors: Mirrors, cache: Path, on_line: Ca
 def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callable[[str], None]) -> None:
     """Write an image as a new OCI layout, each blob verified by its digest.
 
-    What came of it stays in `store` for the next time, if the rest does not come. Raises FailedError if one cannot be
-    had or is not what the manifest says, OSError if it cannot be written. Source: image-spec image-layout.md.
+    If the download fails, its partial blobs stay in `store` for the next try. Raises FailedError if a blob is not
+    available or differs from the manifest, OSError if it cannot be written. Source: image-spec image-layout.md.
     """
     config, repository = found.document.config, found.repository
     layers = {layer.digest: layer for layer in found.layers}
@@ -98,14 +98,14 @@ def save_image(found: ImageManifest, target: Path, store: Path, on_line: Callabl
         (made / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
         for digest, blob in blobs.items():
             blob.replace(folder / _hex(digest))
-        if not target.exists():  # else another process was as quick
+        if not target.exists():  # else another process was faster
             shutil.move(made, target)
 
 
 def _blob(blob: Descriptor, repository: Repository, store: Path, claims: ExitStack) -> Path:
-    """Return a blob, whole and verified; it stays in `store` until `claims` end, unless it is moved.
+    """Return the path of a complete, verified blob, valid until `claims` end; it stays in `store` unless moved.
 
-    The manifest says how large it may be: by that the room for it was judged.
+    It may not be larger than the manifest says, because free space was checked for that size.
     """
     url, digest = repository.blob_url(blob.digest), _hex(blob.digest)
     partial = claims.enter_context(claim_partial(store, digest))
@@ -119,13 +119,13 @@ def _hex(digest: str) -> str:
 
 
 def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) -> Path:
-    """Return an image of the engine as a docker archive in `folder`, saved there once by its id.
+    """Return the path of an engine's image as a docker archive in `folder`, saved there once by its id.
 
-    Raises MissingHereError if there is no engine to ask, or this user may not, FailedError if it does not have the
-    image or does not give it.
+    Raises MissingHereError if there is no engine or this user may not use it, FailedError if the engine does not have
+    the image or does not provide it.
     """
     try:
-        import docker  # an extra, and 200 ms
+        import docker  # an optional package, and takes 200 ms
     except ImportError as error:
         what = "a Docker engine needs the Python package docker"
         raise MissingHereError(what, where=base, hint="pip install 'lumiimg[docker]'") from error
@@ -133,7 +133,7 @@ def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) ->
     with _errors_of_engine(base), closing(docker.from_env(version=_api(base), timeout=_DAEMON_S)) as client:
         client.api.auth = lambda request: request  # requests would add a login of ~/.netrc, without TLS too
         image = client.images.get(base.removeprefix(DAEMON_SCHEME))
-        if (found := _ID.fullmatch(str(image.id))) is None:  # it becomes the name of a file
+        if (found := _ID.fullmatch(str(image.id))) is None:  # it becomes a file name
             raise FailedError("the engine's name for it is not a sha256 digest", where=base)
         target = folder / f"{found[1]}.tar"
         if target.is_file():
@@ -154,7 +154,7 @@ def save_from_daemon(base: str, folder: Path, on_line: Callable[[str], None]) ->
 
 
 def _api(base: str) -> str:
-    """Return the version of its API that the engine itself names: of Docker 29, those before 1.44 are refused.
+    """Return the API version that the engine itself names: Docker 29 refuses those before 1.44.
 
     Raises as `_errors_of_engine` does.
     """
@@ -170,14 +170,14 @@ def _api(base: str) -> str:
 
 
 def _saved(image: Image, base: str) -> Iterator[bytes]:
-    """Yield what the engine saves. Its errors are OSErrors, as are those of the disk that it is written to."""
+    """Yield the parts of a saved image. Engine errors are converted here: they are OSErrors, like those of the disk."""
     with _errors_of_engine(base):
         yield from image.save(named=True)
 
 
 @contextmanager
 def _errors_of_engine(base: str) -> Iterator[None]:
-    """Raise MissingHereError where no engine answers, FailedError where it does not have or give the image."""
+    """Raise MissingHereError if no engine answers, FailedError if the engine does not have or provide the image."""
     from docker.errors import APIError, DockerException, ImageNotFound
     from requests import RequestException
     from requests.exceptions import ChunkedEncodingError
@@ -196,7 +196,7 @@ def _errors_of_engine(base: str) -> Iterator[None]:
 
 
 def _require_engine(base: str) -> None:
-    """Raise MissingHereError where nothing answers at the socket of the engine, or not to this user."""
+    """Raise MissingHereError if the engine's socket does not answer, or this user may not use it."""
     at = os.environ.get("DOCKER_HOST") or _SOCKET
     if (path := _UNIX.match(at)) is None:
         return
@@ -217,26 +217,26 @@ def _require_engine(base: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FetchedImage:
-    """An image in the cache, that was got to be read."""
+    """An image that was fetched into the cache to be read."""
 
     path: Path
     key: str
-    """The sha256 of its manifest, or the id that the engine has for it."""
+    """The sha256 of its manifest, or the engine's id for it."""
     size_bytes: int
-    """That it takes."""
+    """Disk space that it takes."""
     used_ns: int
-    """When it was used the last time, in nanoseconds since 1970."""
+    """Time of its last use, in nanoseconds since 1970."""
 
     @property
     def is_intact(self) -> bool:
-        """Whether each blob has the digest of its name; what an engine saved has none."""
+        """Whether each blob has the digest in its name; an image saved by an engine has no blobs to check."""
         try:
             return all(file_sha256(blob) == blob.name for blob in self.path.glob("blobs/sha256/*"))
         except BadInputError:
             return False
 
     def remove(self) -> None:
-        """Remove it. Raises FailedError, also where something else is in its folder."""
+        """Remove the image. Raises FailedError, also if its folder contains anything else."""
         blobs = self.path / "blobs"
         if blobs.is_dir():
             folders = ((blobs / "sha256", _HEX), (blobs, _LAYOUT), (self.path, _LAYOUT))
@@ -253,7 +253,7 @@ def fetched_images(cache: Path) -> list[FetchedImage]:
     """Return the images that were fetched into a cache."""
     found = []
     for path in (*(cache / _OCI).glob("*"), *(cache / _DAEMON).glob("*.tar")):
-        with suppress(OSError):  # another has just removed it
+        with suppress(OSError):  # another process has just removed it
             seen, folder = path.lstat(), path / "blobs" / "sha256"
             is_layout = stat.S_ISDIR(seen.st_mode) and folder.is_dir()
             if _HEX.fullmatch(path.stem) and (is_layout or path.parent.name == _DAEMON):
@@ -263,9 +263,9 @@ def fetched_images(cache: Path) -> list[FetchedImage]:
 
 
 def drop_damaged(path: Path) -> None:
-    """Remove an image of the cache that could not be read and is damaged, so that it is fetched again.
+    """Remove an unreadable image from the cache if it is damaged, so that it is fetched again.
 
-    What an engine saved is removed in any case: an error in the middle of it looks like its end. Source: moby,
+    An image saved by an engine is always removed: an error in its middle looks like its end. Source: moby,
     api/server/router/image, getImagesGet.
     """
     for image in fetched_images(path.parent.parent):

@@ -1,8 +1,7 @@
-"""What a name of an image means to Docker, and in its registry now: the pull side of the OCI distribution spec 1.1.
+"""Image references as Docker reads them, and images in registries: the pull side of the OCI distribution spec 1.1.
 
-Every body is checked by the digest that was asked for or announced before a word of it is believed. Sections (§) are
-those of that specification; `image-spec` and `reference` are its neighbours, opencontainers/image-spec and
-distribution/reference.
+Every body is compared with the requested or announced digest before it is used. Sections (§) are those of that
+specification; `image-spec` and `reference` are opencontainers/image-spec and distribution/reference.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 DAEMON_SCHEME = "docker-daemon://"
-"""In front of the name of an image that a daemon of this machine has."""
+"""Prefix of the name of an image that a daemon on this machine has."""
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
-# §Pulling manifests for repository and tag, reference regexp.go for the host; of digests only the common algorithm.
+# Repository and tag: §Pulling manifests; host: reference regexp.go; digests: only the common algorithm.
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _REFERENCE = re.compile(
@@ -41,14 +40,14 @@ _REFERENCE = re.compile(
     rf"(?::(?P<tag>[a-zA-Z0-9_][a-zA-Z0-9._-]{{0,127}}))?(?:@(?P<digest>{DIGEST.pattern}))?"
 )
 _IN_REGISTRY = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
-"""How a name begins whose first part engines take for a registry (reference normalize.go)."""
+"""Beginning of a name whose first part engines read as a registry (reference normalize.go)."""
 _OF_HUB, _OF_HUB_ITSELF = re.compile(r"^index\.docker\.io/"), re.compile(r"^docker\.io/(?!.*/)")
 _NAME_LIMIT = 255
-"""Of registry/repository: what many clients allow (§Pulling manifests)."""
+"""Longest registry/repository that many clients allow (§Pulling manifests)."""
 _TEXT_LIMIT = 512
-"""The longest name with a tag, a digest and a scheme is shorter, so what is cut off here is not valid either way."""
+"""Longer than any valid name with tag, digest and scheme, so a text that is cut off here is not valid either way."""
 DOCKER_HUB_API = "registry-1.docker.io"
-"""The host that answers for docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
+"""The host that serves docker.io. Source: distribution/reference normalize.go, beside `defaultDomain`."""
 LAYER_LIMIT_BYTES = 64 * 1024**3
 
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -56,14 +55,14 @@ _IMAGES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker
 _CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 _ACCEPT = {"Accept": ", ".join(_INDEXES + _IMAGES)}
 _MANIFEST_LIMIT_BYTES = 4 << 20
-"""What registries take at least (§Pushing manifests)."""
+"""Size that registries accept at least (§Pushing manifests)."""
 _CONFIG_LIMIT_BYTES = 8 << 20
 _TOKEN_LIMIT_BYTES = 1 << 20
 _PLATFORM = "linux/amd64"
-"""Of the machines of all sites."""
+"""Platform of the machines of all sites."""
 _HANDLED = frozenset({401, 403, 404, 429})
 
-# RFC 9110 §11.2: name=token or name="quoted string"; RFC 6750 §2.1: what a token is made of.
+# RFC 9110 §11.2: name=token or name="quoted string"; RFC 6750 §2.1: the characters of a token.
 _BEARER = re.compile(r"(?:^|,)\s*Bearer\s+(.*)", re.IGNORECASE)
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}=*")
@@ -72,16 +71,16 @@ _CHALLENGE_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """Where an image is, the mirror of its registry already in its place."""
+    """Location of an image, with the mirror already in place of its registry."""
 
     registry: str
     """Host, or host:port; `docker.io` for Docker Hub."""
     repository: str
     tag: str | None
-    """Beside a digest only a note of where that came from."""
+    """Beside a digest, only a note of where the digest came from."""
     digest: str | None
     insecure: bool
-    """Whether the registry is asked without TLS, because the user's mirror says `http://`."""
+    """Whether the registry is contacted without TLS, because the user's mirror is `http://`."""
 
     def __str__(self) -> str:
         """Return `host/repository:tag`, or `host/repository@digest`: engines refuse both at once."""
@@ -95,7 +94,7 @@ class ImageReference:
 
 
 def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
-    """Return what a person means by `rocm/pytorch`, `docker://host:5000/a:tag` or `a/b@sha256:…`.
+    """Return the image that a person means by `rocm/pytorch`, `docker://host:5000/a:tag` or `a/b@sha256:…`.
 
     Docker Hub, its `library/` and the tag `latest` are filled in as Docker does (reference normalize.go).
 
@@ -108,7 +107,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     name = _OF_HUB.sub(f"{DOCKER_HUB}/", name)
     found = _parts(_OF_HUB_ITSELF.sub(f"{DOCKER_HUB}/library/", name))
     if found is None and "@" in text and (text.count("@") > 1 or not DIGEST.fullmatch(text.rpartition("@")[2])):
-        # Not repeated: `user:password@host/name` is what it often is.
+        # Not quoted in the message: it is often `user:password@host/name`.
         raise BadInputError(
             "in an image reference, only sha256: and 64 hexadecimal digits may follow an @",
             hint=f"leave the login out: lumiimg reads ~/.netrc, the engine uses `{engine_word()} registry login`",
@@ -129,13 +128,13 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
 
 
 def _parts(name: str) -> re.Match[str] | None:
-    """Return the parts of a name with a registry; None if it is not a valid one."""
+    """Return the parts of a name that begins with a registry; None if the name is not valid."""
     found = _REFERENCE.fullmatch(name) if _IN_REGISTRY.match(name) else None
     is_short = found is not None and found.end("repository") <= _NAME_LIMIT
     return found if is_short else None
 
 
-# -- what a registry has --
+# -- contents of a registry --
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
@@ -159,30 +158,30 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """What a registry has under a name, its digest verified: an image for one platform, or an index of images."""
+    """A manifest of a registry, its digest verified: an image for one platform, or an index of images."""
 
     repository: Repository
-    """That it came from."""
+    """The repository it came from."""
     url: str
     digest: str
     media_type: str
     document: Document
     body: bytes
     index_digest: str | None = None
-    """Of the index that was asked for, where it was one."""
+    """Digest of the index, if the reference named one."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The image's config (image-spec config.md), its digest verified."""
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
-        """The lowest first."""
+        """Layers, lowest first."""
         return self.document.layers or ()
 
 
 def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
-    """Return what the reference means now, for the platform of all sites.
+    """Return the image that the reference stands for now, for the platform of all sites.
 
-    Raises FailedError if the registry does not have it, does not give it, or says what is not true or not understood.
+    Raises FailedError if the registry does not have it, refuses it, or sends something wrong or not understood.
     """
     reference.require_tls_or_digest()
     repository = Repository(reference, http)
@@ -195,7 +194,7 @@ def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
 
 
 class Repository:
-    """One repository, and the token that reads it once the registry wanted one."""
+    """One repository, with the token for reading it once the registry has required one."""
 
     def __init__(self, reference: ImageReference, http: Http) -> None:
         self._host = DOCKER_HUB_API if reference.registry == DOCKER_HUB else reference.registry
@@ -203,17 +202,17 @@ class Repository:
         self.reference = reference
         self._http = http
         self._token: dict[str, str] = {}
-        """The header with it, once there is one."""
+        """The header with the token; empty until there is one."""
 
     def manifest(self, name: str) -> ImageManifest:
-        """Return what is there under a tag or a digest."""
+        """Return the manifest of a tag or a digest."""
         answer = self._get(f"manifests/{name}", _ACCEPT, _MANIFEST_LIMIT_BYTES)
         digest = _verified(answer, name if DIGEST.fullmatch(name) else None)
         document = _decoded(answer, Document)
         return ImageManifest(self, answer.url, digest, _media_type(answer, document), document, answer.body)
 
     def config(self, image: ImageManifest) -> dict[str, Any]:
-        """Return the config of an image, which is for the platform of all sites."""
+        """Return the config of an image. Raises FailedError unless the image is for the platform of all sites."""
         found = image.document.config
         if found is None or found.media_type not in _CONFIGS:
             holds = found.media_type[:100] if found else "nothing"
@@ -237,10 +236,10 @@ class Repository:
     def open(
         self, url: str, bounds: Bounds, headers: Mapping[str, str], allow: Collection[int] = ()
     ) -> Iterator[Response]:
-        """Yield a blob, as Http.open does; where a token is wanted, or has expired, one is got."""
+        """Yield a response as `Http.open` does, with a token if one is required; an expired token is renewed."""
         for is_last in (False, True):
             with self._http.open(url, bounds, {**headers, **self._token}, {*allow, *_HANDLED}) as answer:
-                # Blobs are redirected to addresses whose query is a key to them: not for messages.
+                # Blobs are redirected to addresses whose query is a key, which must not be in messages.
                 answer = replace(answer, url=answer.url.partition("?")[0])  # noqa: PLW2901
                 if answer.status not in _HANDLED:
                     yield answer
@@ -253,14 +252,14 @@ class Repository:
             return answer.whole()
 
     def _renew_token(self, refusal: Response) -> bool:
-        """Get a token where the registry wants one, by its login in ~/.netrc or as everyone; return whether it did.
+        """Get a token if the registry requires one, with its login in ~/.netrc or anonymously; return whether it did.
 
-        Tokens last minutes, layers may take longer. Only the registry itself says where they are: the login goes there.
+        Tokens last minutes, layers may take longer. Only the registry may name the token server: that gets the login.
         Source: distribution docs/content/spec/auth/token.md.
         """
         challenge = _BEARER.search(refusal.headers.get("www-authenticate", "")[:_CHALLENGE_LIMIT])
         if refusal.status != 401 or not self._is_from_registry(refusal) or challenge is None:
-            return False  # where it wants Basic, the login in ~/.netrc was shown with the question
+            return False  # if it requires Basic, the request had the login of ~/.netrc
         parameters: dict[str, str] = {}
         for key, quoted, bare in _PARAMETER.findall(challenge[1]):
             parameters.setdefault(key.lower(), quoted or bare)  # a second challenge in the same header may follow
@@ -287,7 +286,7 @@ class Repository:
         return urlsplit(answer.url).netloc.lower() == self._host.lower()
 
     def _refuse(self, answer: Response) -> NoReturn:
-        """Raise what a status means (§Error codes)."""
+        """Raise the error for a status (§Error codes)."""
         registry = self.reference.registry
         if answer.status == 429:
             hint = f"try later, name a login for {self._host} in ~/.netrc, or a mirror (--mirror {registry}=URL)"
@@ -305,9 +304,9 @@ class Repository:
 
 
 def _verified(answer: Response, asked: str | None) -> str:
-    """Return the digest of a body, after comparing it with what was asked for and what the registry announced.
+    """Return the digest of a body, after comparing it with the requested and the announced digest.
 
-    An announced digest of another algorithm is passed over (§Pulling manifests: it MAY differ).
+    An announced digest of another algorithm is ignored (§Pulling manifests: it MAY differ).
     """
     digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     announced = answer.headers.get("docker-content-digest", "")
@@ -328,10 +327,10 @@ def _decoded(answer: Response, kind: type[_T]) -> _T:
 
 
 def _media_type(answer: Response, document: Document) -> str:
-    """Return the media type; header, word and content have to agree on it.
+    """Return the media type, on which the header, the document's field and its content must agree.
 
-    They decide what the bytes mean: one document that is an image to one reader and an index to another is an attack
-    (CVE-2021-41190; §Pulling manifests). One of schema 1 has no digests to rely on.
+    It decides how the bytes are read: a document that is an image to one reader and an index to another is an attack
+    (CVE-2021-41190; §Pulling manifests). A manifest of schema 1 has no digests to rely on.
     """
     header = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     media_types = {kind for kind in (document.media_type, header if header in _INDEXES + _IMAGES else None) if kind}
@@ -344,7 +343,7 @@ def _media_type(answer: Response, document: Document) -> str:
 
 
 def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
-    """Return the digest of what an index has for our platform."""
+    """Return the digest of the image that an index has for our platform."""
     fitting = [image for image in images if image.platform is None or _platform(image.platform) == _PLATFORM]
     if not fitting:
         # BuildKit files its attestations under unknown/unknown

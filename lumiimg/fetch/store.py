@@ -1,4 +1,4 @@
-"""Downloads: fetched once, several at a time, stored by digest, never used without it."""
+"""Downloads: fetched once, several in parallel, stored by digest, and never used without one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _GRACE_S = 1.0
-"""For downloads that are ended, to leave what they have in order."""
+"""Time for stopped downloads to put their partial files in order."""
 
 
 class RemoteSource(Protocol):
-    """Something that is got by its digest."""
+    """Something that is fetched by its digest."""
 
     @property
     def location(self) -> str:
@@ -37,7 +37,7 @@ class RemoteSource(Protocol):
 
     @property
     def sha256(self) -> str | None:
-        """In hexadecimal; null where nobody knows it yet."""
+        """In hexadecimal; None if it is not known yet."""
 
 
 _S = TypeVar("_S", bound=RemoteSource)
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class Store:
-    """A folder of downloads, each under its sha256. What is got in one call is got by up to `jobs` threads."""
+    """A folder of downloads, each named by its sha256. Each call fetches with up to `jobs` threads."""
 
     def __init__(self, folder: Path, http: Http, mirrors: Mirrors, jobs: int = 1) -> None:
         self._folder = folder
@@ -56,14 +56,14 @@ class Store:
         self._verified: set[tuple[str, int, int, int]] = set()
 
     def has(self, source: RemoteSource) -> bool:
-        """Whether a file of that digest is there; `get` reads whether it still is what it was."""
+        """Return whether the store has a file of that digest; only `get` verifies its content."""
         return source.sha256 is not None and (self._folder / source.sha256).is_file()
 
     def get(self, location: str, sha256: str | None, on_line: Callable[[str], None] = lambda _: None) -> Path:
-        """Return the path of a file in the store, after getting it there if need be: from a URL, by git, or a path.
+        """Return the path of a file in the store, fetching it first if needed: from a URL, by git, or from a path.
 
-        Its name is its digest; it is got for that where nobody has published it. `on_line` is called before it is
-        fetched. Raises FailedError if that fails, or the digest is another.
+        The file is named by its digest; without a published digest it is fetched to compute one. `on_line` is called
+        before a fetch. Raises FailedError if the fetch fails or the digest differs.
         """
         if sha256 is not None and self._is_whole(file := self._folder / sha256):
             return file
@@ -71,7 +71,7 @@ class Store:
         return self._put(location, sha256)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:
-        """Return the paths of locked sources; those that are missing are fetched in parallel. Raises as `get` does."""
+        """Return the paths of locked sources, fetching missing ones in parallel. Raises as `get` does."""
         tasks: dict[str, Callable[[], Path]] = {}
         digests: dict[_S, str] = {}
         for source in wanted:
@@ -84,14 +84,14 @@ class Store:
         return {source: paths[sha256] for source, sha256 in digests.items()}
 
     def digests(self, locations: Iterable[str], on_line: Callable[[str], None]) -> dict[str, str]:
-        """Get files whose digest nobody has published, at once; return their sha256. Raises as `get` does."""
+        """Fetch files without a published digest in parallel, and return their sha256. Raises as `get` does."""
         tasks = {one: bound(self.get, one, None, on_line) for one in locations}
         return {one: path.name for one, path in run_parallel(tasks, self._jobs, self._http.stop).items()}
 
     def image(self, origin: str, target: Path, on_line: Callable[[str], None], *, insecure: bool) -> Mapping[str, Any]:
-        """Write an image of a registry as `save_image` does; return `config` of its config.
+        """Write an image from a registry as `save_image` does, and return `config` of its config.
 
-        `origin` is where it is, mirrors already in their places. Raises FailedError if it cannot be had.
+        `origin` is its address, with mirrors already in place. Raises FailedError if it is not available.
         """
         found = resolve_image(replace(parse_reference(origin, Mirrors({})), insecure=insecure), self._http)
         save_image(found, target, self._folder, on_line)
@@ -99,7 +99,7 @@ class Store:
         return how if isinstance(how, dict) else {}
 
     def _is_whole(self, file: Path) -> bool:
-        """Whether a file is there and is what its name says: it is read once, unless it was touched."""
+        """Return whether a file exists and has the digest in its name; it is read again only if it was modified."""
         if not file.is_file():
             return False
         file_stamp = _file_stamp(file)
@@ -124,10 +124,10 @@ class Store:
 
 
 def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable[[], None]) -> dict[_K, _T]:
-    """Return what each task returns; up to `jobs` run at a time.
+    """Return the result of each task; up to `jobs` run at a time.
 
-    When one fails, or something is raised in the caller's thread (Ctrl-C), no other begins, `stop` is called for those
-    that run, and that error is raised.
+    If one fails, or something is raised in the caller's thread (Ctrl-C), no other task starts, `stop` is called to end
+    the running ones, and the error is raised.
     """
     futures: dict[_K, Future[_T]] = {name: Future() for name in tasks}
     waiting, over = iter(futures.items()), threading.Event()
@@ -143,7 +143,7 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
                 over.set()
                 future.set_exception(error)
 
-    # not an executor: that is waited for when the process ends, also by who connects to a silent host
+    # not an executor: at exit Python waits for its threads, even for one that is connecting to a silent host
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
     try:
         for thread in threads:
@@ -160,15 +160,15 @@ def run_parallel(tasks: Mapping[_K, Callable[[], _T]], jobs: int, stop: Callable
 
 
 def _file_stamp(file: Path) -> tuple[str, int, int, int]:
-    """Return what shows whether a file was touched."""
+    """Return a value that changes when a file is modified."""
     seen = file.stat()
     return file.name, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _copy(location: str, target: Path) -> None:
-    """Copy a file of this machine. Raises FailedError where it is not a file or too large, else OSError.
+    """Copy a local file. Raises FailedError if it is not a regular file or is too large, OSError if copying fails.
 
-    A pipe would never end its opening, and a device never its reading.
+    Opening a pipe, or reading a device, might never end.
     """
     try:
         source = open_regular(location)
@@ -182,7 +182,7 @@ def _copy(location: str, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where downloads and answers of servers come from, in one command."""
+    """Access to downloads and servers in one command."""
 
     web: Http
     store: Store
