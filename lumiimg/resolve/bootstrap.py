@@ -1,6 +1,6 @@
 """Where a base comes from on this machine, and its digest.
 
-A digest is noted in the cache: of a file until it is touched, of a tag until a build is to be fresh.
+A digest is recorded in the cache: of a file until it is modified, of a tag until a fresh build is requested.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class LockedBootstrap:
     """A bootstrap with its addresses resolved."""
 
     agent: str
-    """Of the definition file: `docker`, `localimage`, `debootstrap`, …"""
+    """Bootstrap agent of the definition file: `docker`, `localimage`, `debootstrap`, …"""
     origin: str
-    """Image or release, as the agent takes it."""
+    """Image or release, in the form that the agent reads."""
     because: str
-    """Why it comes from there."""
+    """Why this source was chosen."""
     mirror_url: str | None = None
-    """Address of the mirror, for agents that want one."""
+    """Address of the mirror, for agents that need one."""
     include: tuple[str, ...] = ()
     image: ImageReference | None = None
-    """Where it is in a registry, or in the mirror of one."""
+    """Its location in a registry, or in the mirror of one."""
     sha256: str | None = None
-    """Of a file that it starts from, where it was locked."""
+    """Digest of the file that it starts from, if that was locked."""
 
     @property
     def is_open(self) -> bool:
@@ -53,11 +53,11 @@ class LockedBootstrap:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether the mirror of a registry is asked, in the place of the one that its name has."""
+        """Whether a mirror is used in place of the registry in its name."""
         return self.image is not None and parse_reference(self.origin, Mirrors({})).registry != self.image.registry
 
     def refuse_other_file(self, cache: Path, on_notice: Callable[[str], None]) -> None:
-        """Raise RefusedError where it starts from another file than was locked; of a folder there is no digest."""
+        """Raise RefusedError if it would start from another file than was locked; a folder has no digest."""
         if self.sha256 and (actual := digest_of_file(Path(self.origin), cache, on_notice)) != self.sha256:
             found = f"its sha256 is {actual[:12]}…" if actual else "there is no such file"
             raise RefusedError(
@@ -78,15 +78,15 @@ def choose_bootstrap(base: Layer, mirrors: Mirrors, path: str | None) -> LockedB
 
 
 def in_registry(base: Layer, mirrors: Mirrors) -> LockedBootstrap | None:
-    """Return the first bootstrap of the base that is an image in a registry; None where it has none."""
+    """Return the first bootstrap of the base that is an image in a registry; None if there is none."""
     found = (_bootstrap_here(one, base, mirrors, None) for one in base.bootstraps if one.agent == "docker")
     return next((one for one in found if isinstance(one, LockedBootstrap)), None)
 
 
 def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | None) -> LockedBootstrap | str:
-    """Return a bootstrap as this machine can use it; else what it lacks."""
+    """Return a bootstrap that this machine can use; else what the machine lacks for it."""
     if one.agent == "docker":
-        # The packages come by apt then; a mirror, where one is named, is for them.
+        # Packages then come through apt; if a mirror is named, it is for them.
         mirror_url, image = mirrors.named(one.mirror) if one.mirror else None, parse_reference(one.origin, mirrors)
         return LockedBootstrap(one.agent, one.origin, "from a registry", mirror_url, base.include, image)
     if one.agent != "debootstrap":
@@ -105,7 +105,7 @@ def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | N
 
 
 def debootstrap_at(path: str | None) -> str | None:
-    """Return the program, on PATH or in /usr/sbin, which an ordinary user's PATH leaves out."""
+    """Return the path of debootstrap: on PATH, or in /usr/sbin, which is not on an ordinary user's PATH."""
     return which("debootstrap", f"{os.defpath if path is None else path}{_SBIN}")
 
 
@@ -113,9 +113,9 @@ def debootstrap_at(path: str | None) -> str | None:
 
 
 def digest_of_file(origin: Path, cache: Path, on_notice: Callable[[str], None]) -> str | None:
-    """Return the sha256 of a file, None of a folder. A file is read once, and again when it was touched.
+    """Return the sha256 of a file, None for a folder. A file is read again only after it was modified.
 
-    `on_notice` is called when it is read. Raises BadInputError if it cannot be, or is changed meanwhile.
+    `on_notice` is called before it is read. Raises BadInputError if it cannot be read, or changes meanwhile.
     """
     if not origin.is_file():
         return None
@@ -131,22 +131,22 @@ def digest_of_file(origin: Path, cache: Path, on_notice: Callable[[str], None]) 
 
 
 def known_digest(image: ImageReference, cache: Path) -> str | None:
-    """Return the digest that an image of a registry had when it was last asked for; None where it never was."""
+    """Return the digest that an image of a registry had when last looked up; None if it never was."""
     known = _noted(cache, _name_of(image))
     return known and f"sha256:{known}"
 
 
 def note_digest(image: ImageReference, digest: str, cache: Path, size_bytes: int) -> None:
-    """Note the digest of an image of a registry: the next build is on the same one, without a question to a server.
+    """Record the digest of an image of a registry: the next build uses the same image without asking a server.
 
-    `size_bytes` is what fetching it takes, by its manifest.
+    `size_bytes` is its download size, by its manifest.
     """
     _note(cache, _name_of(image), digest.removeprefix("sha256:"))
     _note(cache, _name_of(replace(image, digest=digest)) + _SIZE, f"{size_bytes}")
 
 
 def known_size(image: ImageReference, cache: Path) -> int | None:
-    """Return what fetching an image of a registry takes; None where nobody has asked for its manifest."""
+    """Return the download size of an image of a registry; None if its manifest was never fetched."""
     digest = image.digest or known_digest(image, cache)
     with contextlib.suppress(OSError, ValueError):
         note = cache / _NOTES / f"{_name_of(replace(image, digest=digest))}{_SIZE}"

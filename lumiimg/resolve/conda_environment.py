@@ -1,6 +1,6 @@
-"""What an environment of conda (`environment.yml`) has for pip; and for the rest of it, what pip would take instead.
+"""The pip part of a conda environment (`environment.yml`), and what pip would install in place of the rest.
 
-Nothing of conda goes into an image: a second Python and other libraries beside those of ROCm are what breaks it.
+No conda package goes into an image: a second Python, and other libraries beside ROCm's, are what breaks it.
 Sources: conda, "Managing environments" and MatchSpec.
 """
 
@@ -21,7 +21,7 @@ from lumiimg.core.yaml import YamlNode, parse_yaml
 from lumiimg.resolve.python_target import OF_TORCH, is_of_cuda
 
 HasProject = Callable[[str], bool]
-"""Whether the package index has a project. Raises LumiimgError where it cannot be asked."""
+"""Returns whether the package index has a project. Raises LumiimgError if the index does not answer."""
 _SAYS_NOTHING = frozenset({"name", "channels", "prefix"})
 _OF_PYTHON = frozenset({"pip", "python-abi"})
 _PACKAGE = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][\w.-]*)\s*([^\[]*)", re.ASCII)
@@ -33,20 +33,20 @@ _INSTEAD = "write the packages that you need under `pip:`"
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """A package of conda's."""
+    """A conda package."""
 
     text: str
     where: str
     name: str
-    """On the package index, as PEP 503 writes it."""
+    """Normalized name on the package index (PEP 503)."""
     version: str | None
-    """As pip writes it: `>=1,<2`; empty where any will do, None where pip has no words for it."""
+    """In pip's notation: `>=1,<2`; empty if any version will do, None if pip cannot express it."""
 
 
 def pip_lines(text: str, path: str, has_project: HasProject | None) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the pip part with their numbers, and the Python that is asked for: `python==3.12.*`.
+    """Yield the lines of the pip part with their numbers, and the requested Python: `python==3.12.*`.
 
-    Raises BadInputError for what is not such an environment, has nothing for pip, or asks conda for more than a Python.
+    Raises BadInputError for text that is not such an environment, has no pip part, or needs conda for more than Python.
     """
     of_conda, found = list[_Package](), list[tuple[int, str]]()
     has_pip = False
@@ -55,7 +55,7 @@ def pip_lines(text: str, path: str, has_project: HasProject | None) -> Iterator[
         if isinstance(node.value, str):
             package = _package(node.value, where)
             if package.name == "python" and package.version is not None:
-                minor = _MINOR.fullmatch(package.version)  # wheels are for any release of it
+                minor = _MINOR.fullmatch(package.version)  # wheels fit any patch release
                 found.append((node.line, f"python=={minor[1]}.*" if minor else f"python{package.version}"))
             elif package.name not in _OF_PYTHON:
                 of_conda.append(package)
@@ -95,7 +95,7 @@ def _dependencies(document: YamlNode, path: str) -> Sequence[YamlNode]:
 
 
 def _package(text: str, where: str) -> _Package:
-    """Return what a line asks conda for. Raises BadInputError."""
+    """Return the conda package that a line requests. Raises BadInputError."""
     match = _PACKAGE.match(text)
     if match is None:
         raise BadInputError("is not a conda package", where=where, hint="one like numpy=2.1 is needed")
@@ -105,9 +105,9 @@ def _package(text: str, where: str) -> _Package:
 
 
 def _pip_version(spec: str) -> str | None:
-    """Return the versions that conda would take, as pip writes them; None where it has no words for them.
+    """Return the versions that conda would accept, in pip's notation; None if pip cannot express them.
 
-    `=1.2` means 1.2 and what begins with `1.2.`; beside the name of a build, or alone, a version is that one.
+    `=1.2` means 1.2 and versions that begin with `1.2.`; with a build name, or without `=`, a version is exact.
     """
     if one := _ONE_VERSION.fullmatch(spec):
         is_beginning = one[3] or (spec.startswith("=") and spec.count("=") == 1 and one[2].count(".") < 2)
@@ -121,13 +121,13 @@ def _pip_version(spec: str) -> str | None:
 
 
 def _instead(packages: Sequence[_Package], has_project: HasProject | None) -> BadInputError:
-    """Return the refusal of conda's packages: what pip would take instead, and what is in no index."""
+    """Return the error that refuses conda packages: what pip would install instead, and what is in no index."""
     lines, without = list[str](), list[str]()
     for package in packages[:_MOST_ASKED]:
         is_for_pip = package.version is not None and package.name not in _facts()["of_cuda"]
         is_for_pip = is_for_pip and package.name[:1] != "-" and not is_of_cuda(package.name, of_index=True)
         if is_for_pip and package.name in OF_TORCH:
-            lines.append(package.name)  # the image's
+            lines.append(package.name)  # the image has it
             continue
         if is_for_pip and has_project is not None:
             try:

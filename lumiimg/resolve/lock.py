@@ -33,39 +33,39 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 MADE_HERE = "no digest is published: that of the first download is used from then on"
-"""The note of such a source."""
+"""Note of a source without a published digest."""
 STAGED_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_@+=:,.-]{0,250}")
-"""The name of a file in the build."""
+"""Valid names of files in the build."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedSource:
-    """An archive that a layer is built from: where from, and what it must be."""
+    """An archive that a layer is built from, with its location and digest."""
 
     name: str
-    """In the layer."""
+    """Name in the layer."""
     variable: str
     file: str
-    """Its name beside the definition."""
+    """File name beside the definition."""
     sha256: str | None
-    """In hexadecimal; null as long as nobody has published or measured it."""
+    """In hexadecimal; null until it is published or computed."""
     location: str
-    """Address, or path of a file that was given."""
+    """Address, or path of a file given by the user."""
     note: str = ""
-    """What a person should know of where the digest is from."""
+    """Note for people on where the digest is from."""
     version: str = ""
-    """Of a wheel."""
+    """Version of a wheel."""
     size_bytes: int | None = field(default=None, compare=False)
-    """That its index says; null: none does."""
+    """Size that its index states; null if it states none."""
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a file of this machine."""
+        """Whether it is a file on this machine."""
         return not is_address(self.location.removeprefix("git+"))
 
     @property
     def is_commit(self) -> bool:
-        """Whether it is a project of Python at a commit of git, which is built in the image."""
+        """Whether it is a Python project at a git commit, which is built in the image."""
         return self.location.startswith(SCHEME)
 
 
@@ -79,7 +79,7 @@ def locked_wheel(url: str, sha256: str | None, size_bytes: int | None = None) ->
 
 
 def locked_commit(name: str, version: str, address: str, sha256: str, size_bytes: int | None = None) -> LockedSource:
-    """Return a project of Python at a commit, as a layer gets it."""
+    """Return a Python project at a commit as a source of a layer."""
     return LockedSource(name, "", f"{name}-{version}.tar", sha256, address, version=version, size_bytes=size_bytes)
 
 
@@ -88,15 +88,15 @@ class LockedLayer(ReleasedLayer):
     """A layer with its arguments and sources resolved."""
 
     sources: tuple[LockedSource, ...]
-    """Files that the layer is made of."""
+    """Files that the layer is built from."""
     wheels: tuple[LockedSource, ...] = ()
     """Python distributions, those that it names and all that they require; `name` and `version` identify each."""
     wheel_bytes: int | None = field(default=None, compare=False)
-    """Of all of them together, as their index says; null: it does not say of each."""
+    """Total size of the wheels, as their index states; null if it does not state each."""
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of components that it brings, with arguments filled in; of an image, as it names them."""
+        """Versions of the components that it provides, with arguments filled in; those of an image are unchanged."""
         if self.layer.is_foreign:
             return dict(self.layer.has)
         found = self.layer.has_of(self.release)
@@ -108,23 +108,23 @@ class LockedLayer(ReleasedLayer):
         return replace(self, wheels=tuple(wheels), wheel_bytes=sum(sizes) if len(sizes) == len(wheels) else None)
 
     def with_digests(self, known: Mapping[str, str]) -> LockedLayer:
-        """Return the layer with a digest for each source that has none, from those that are known by address."""
+        """Return the layer with missing digests of its sources filled in from those known by address."""
         sources = (replace(one, sha256=one.sha256 or known[one.location]) for one in self.sources)
         return replace(self, sources=tuple(sources))
 
     @property
     def is_unlisted(self) -> bool:
-        """Whether its release was read, or derived: the catalogue has no row of it."""
+        """Whether its release was read from an index, or derived, because the catalogue has no row for it."""
         return self.release is not None and self.release.is_unlisted
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """The Python distributions that its release names, each in one version."""
+        """Python distributions that its release pins, each to one version."""
         return self.release.wheels if self.release else ()
 
     @property
     def without(self) -> tuple[str, ...]:
-        """Python projects that its release leaves out, whoever requires them, as PEP 503 writes them."""
+        """Python projects that its release leaves out, whatever requires them; normalized names (PEP 503)."""
         return tuple(map(canonicalize_name, self.release.without if self.release else ()))
 
     @property
@@ -140,24 +140,24 @@ class LockedLayer(ReleasedLayer):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A base and its layers, in the order in which they are built."""
+    """A base and its layers, in build order."""
 
     request: Request
-    """What it was made from."""
+    """The request that it was made from."""
     bootstrap: LockedBootstrap
     """Where the base comes from."""
     base: LockedLayer
     layers: tuple[LockedLayer, ...]
     fabric: Fabric = Fabric.NONE
-    """Where it gets libfabric with the cxi provider from."""
+    """Where the image gets libfabric with the cxi provider from."""
     site: str | None = None
-    """The machine that it is for; null: none was named."""
+    """The machine that it is for; null if none was named."""
     gpu: str | None = None
-    """The GPU of that machine, which layers are compiled for where nobody names another; null where it is not known."""
+    """The GPU of that machine, for which layers are compiled by default; null if it is not known."""
     rules: tuple[RuleResult, ...] = ()
     """Results of the compatibility rules."""
     resolved: bool = False
-    """Whether the wheels are all that the layers require: some of them may need none of their own."""
+    """Whether all wheels have been resolved; a layer without wheels may then need none of its own."""
 
     @property
     def lumiimg(self) -> str:
@@ -171,12 +171,12 @@ class Lock:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of components that base and layers bring."""
+        """Versions of the components that base and layers provide."""
         return {name: version for layer in self.stack for name, version in layer.versions.items()}
 
     @property
     def doubts(self) -> tuple[RuleResult, ...]:
-        """What the rules warn of, or could not decide; and where software for GPUs is for no machine."""
+        """Warnings and open questions of the rules, and a warning if GPU software is for no named machine."""
         found = tuple(rule for rule in self.rules if rule.outcome.severity is Severity.UNKNOWN)
         there = {name for layer in self.stack for name in (*layer.layer.provides, *layer.layer.has)}
         for_none = self.site in {None, "generic"} and "rocm" in there and PLUGIN_COMPONENT not in there
@@ -184,7 +184,7 @@ class Lock:
 
     @property
     def missing_digests(self) -> tuple[str, ...]:
-        """What only the network has, and is still open: digests of the base and of sources, wheels."""
+        """What is still missing and only the network has: digests of the base and of sources, wheels."""
         missing = [f"the digest of {self.bootstrap.origin}"] if self.bootstrap.is_open else []
         for layer in self.stack:
             missing += [f"the digest of {source.location}" for source in layer.sources if source.sha256 is None]
@@ -194,12 +194,12 @@ class Lock:
 
 
 def from_registry(lock: Lock, mirrors: Mirrors) -> Lock:
-    """Return the lock on the image of a registry that its base is, too; itself where it is none."""
+    """Return the lock with its base as an image from a registry; unchanged if the base is in none."""
     return replace(lock, bootstrap=in_registry(lock.base.layer, mirrors) or lock.bootstrap)
 
 
 def wants_python(layer: LockedLayer) -> bool:
-    """Whether a layer wants Python distributions of a package index."""
+    """Return whether a layer requires Python distributions from a package index."""
     own = layer.layer
     return bool(layer.pins or own.packages) or any(one.requirements for one in own.sources_of(layer.release))
 

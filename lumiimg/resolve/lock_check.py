@@ -1,7 +1,7 @@
-"""A lock beside the catalogue: its layers from there, and what in it is from elsewhere, for which its author vouches.
+"""A lock compared with the catalogue: its layers are from there; for parts from elsewhere its author vouches.
 
-Who wrote a lock, or an image that carries one, may be a stranger. What would build another image than it names is
-refused; what it takes from elsewhere than the catalogue has it is listed, and needs `--trust-lock`.
+A stranger may have written a lock, or an image that carries one. A lock that would build another image than it names
+is refused; parts that are not from the catalogue's sources are listed, and need `--trust-lock`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 _SHOWN = 5
-"""Of what a refusal names."""
+"""Most parts that a refusal names."""
 
 
 def lock_of(
@@ -56,10 +56,10 @@ def lock_of(
     search_path: str | None,
     where: Path,
 ) -> Lock:
-    """Return what a lock holds, each layer from the first of the catalogues that has it by its digest.
+    """Return the lock in a document, each layer from the first of the catalogues that has it with the same digest.
 
-    Raises BadInputError for what is wrong in it, or would build another image than it names; RefusedError where no
-    layer is the one that was locked; MissingHereError where the base cannot be had on this machine as it was.
+    Raises BadInputError for a faulty lock, or one that would build another image than it names; RefusedError if no
+    layer is the one that was locked; MissingHereError if the base is not available on this machine as it was locked.
     """
     try:
         return _lock(document, catalogues, mirrors, search_path)
@@ -104,7 +104,7 @@ def _lock(document: LockFile, catalogues: Sequence[Catalogue], mirrors: Mirrors,
 
 
 def _layer(entry: LockedEntry, catalogues: Sequence[Catalogue]) -> Layer:
-    """Return the layer that was locked. Raises RefusedError where there are only others of its name."""
+    """Return the layer that was locked. Raises RefusedError if there are only others with its name."""
     if isinstance(entry, LockedBase) and entry.image is not None:
         if entry.agent != "docker" and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
             raise BadInputError(f"key 'base.from' is not the whole path of an image: {shortened(entry.origin)!r}")
@@ -146,7 +146,7 @@ def _bootstrap(entry: LockedBase, base: Layer, mirrors: Mirrors, search_path: st
 
 
 def _release(entry: LockedEntry, layer: Layer) -> Release | None:
-    """Return the release that was locked; of several rows for one version, that whose pins are locked."""
+    """Return the release that was locked; of several rows for one version, the row whose pins are locked."""
     rows = [release for release in layer.releases if release.version == entry.release]
     if (row := entry.row) is not None:
         faults = [f"{key} {what}" for key, what in row.faults(layer.arguments).items() if what]
@@ -163,7 +163,7 @@ def _release(entry: LockedEntry, layer: Layer) -> Release | None:
 
 
 def _faults(lock: Lock) -> Iterator[str]:
-    """Yield what is left out, or there twice, which a build would not notice; versions were for the rules."""
+    """Yield parts that are missing or duplicate, which a build would not notice; the rules have judged versions."""
     wheels = [wheel for layer in lock.stack for wheel in layer.wheels]
     once = [one.name for layer in lock.stack for one in layer.wheels if not _replaces(one, layer, lock)]
     for what, names in (("layer", [one.name for one in lock.stack]), ("Python package", once)):
@@ -172,7 +172,7 @@ def _faults(lock: Lock) -> Iterator[str]:
     packages = set[str]()  # a wheel that calls itself torch is not the component
     for layer in lock.stack:
         for need in layer.layer.needs_of(layer.release) if layer is not lock.base else ():
-            if need.component not in there and not is_gpu(need.component):  # GPUs are of the site
+            if need.component not in there and not is_gpu(need.component):  # GPUs belong to the site
                 yield f"{layer.name} requires {need.component}, which is not among the layers below it"
         packages |= {wheel.name for wheel in layer.wheels}
         for pin in layer.pins:
@@ -180,7 +180,7 @@ def _faults(lock: Lock) -> Iterator[str]:
                 yield f"the Python package {pin} of {layer.name} is left out"
         there |= {layer.name, *layer.layer.provides, *layer.versions}
         packages |= set(map(canonicalize_name, layer.versions))
-        if "python3" in there:  # there is one, and which it is only reading the image shows
+        if "python3" in there:  # its version is known only after reading the image
             there.add("python")
     if lock.base.wheels and not wants_python(lock.base):
         yield f"the base {lock.base.name} has Python packages, but needs none"
@@ -188,7 +188,7 @@ def _faults(lock: Lock) -> Iterator[str]:
     commits = {wheel.name: wheel.location for wheel in wheels if wheel.is_commit}
     for one in lock.request.own:
         wish, version = one.requirement, versions.get(one.name)
-        # which lines a marker leaves out was decided by the lock; ROCm's triton has another name, and stands for it
+        # the lock decided which lines a marker leaves out; ROCm's triton has another name, and stands in for triton
         if version is None and one.name not in {*there, *packages, "triton"} and wish.marker is None:
             yield f"request.own names {one.text}, which is left out"
         elif version is not None and not wish.specifier.contains(version, prereleases=True):
@@ -199,12 +199,12 @@ def _faults(lock: Lock) -> Iterator[str]:
 
 
 def _replaces(wheel: LockedSource, layer: LockedLayer, lock: Lock) -> bool:
-    """Whether a wheel is put in the place of another, as asked for."""
+    """Return whether a wheel replaces another one, as the user asked."""
     return layer.name == OWN_PACKAGES and wheel.name in lock.request.replaced
 
 
 def _not_as_asked(lock: Lock) -> Iterator[str]:
-    """Yield what the request names, and the lock has in another way."""
+    """Yield where the lock differs from its request."""
     request, layers = lock.request, {layer.name: layer for layer in lock.stack}
     if (OWN_PACKAGES in layers) != bool(request.own or request.own_files):
         yield f"request.own and the layer {OWN_PACKAGES} need each other"
@@ -216,16 +216,16 @@ def _not_as_asked(lock: Lock) -> Iterator[str]:
             yield f"request.add names {text}, which is not among the layers"
 
 
-# -- what it takes from elsewhere than the catalogue has it --
+# -- parts that are not from the catalogue --
 
 
 def outside_catalogue(
     lock: Lock, mirrors: Mirrors, *, carried: Path | None = None, given: Path | None = None
 ) -> list[str]:
-    """Return what is not from where the catalogue has it, or has another digest than it publishes; each for people.
+    """Return a description of each part whose source or digest is not the catalogue's.
 
-    `carried` is the folder of the layers that an image brought along, whose scripts are code of whoever made it;
-    `given` the base that a person named beside it.
+    `carried` is the folder of layers that an image carries, whose scripts were written by its author; `given` is the
+    base that the user named beside the lock.
     """
     found, bootstrap = list[str](), lock.bootstrap
     if lock.base.layer.is_foreign and given is None:
@@ -241,7 +241,7 @@ def outside_catalogue(
 
 
 def _is_known(source: LockedSource, layer: LockedLayer, request: Request) -> bool:
-    """Whether a source is what the catalogue has there: by its digest, or by its address where none is published."""
+    """Return whether a source is the catalogue's: by its digest, or by its address if no digest is published."""
     if source.name in request.sources:
         return False
     if source.note != MADE_HERE:
@@ -252,7 +252,7 @@ def _is_known(source: LockedSource, layer: LockedLayer, request: Request) -> boo
 
 
 def refuse_untrusted(found: Sequence[str], path: Path) -> None:
-    """Raise BadInputError where a lock, or an image, takes something that is not from the catalogue."""
+    """Raise BadInputError if a lock, or an image, uses parts that are not from the catalogue."""
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise BadInputError(
@@ -263,7 +263,7 @@ def refuse_untrusted(found: Sequence[str], path: Path) -> None:
 
 
 def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
-    """Yield each wheel that resolving the layers could not have come to, or not in that index."""
+    """Yield each wheel that resolving the layers could not have selected, or not from that index."""
     if not any(layer.wheels for layer in lock.stack):
         return
     general = {*public_index()}
@@ -295,7 +295,7 @@ def _wheels(lock: Lock, mirrors: Mirrors) -> Iterator[str]:
 
 
 def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
-    """Return projects that no index is asked for: the image has them in another way, or a release leaves them out."""
+    """Return projects for which no index is asked: the image has them in another way, or a release leaves them out."""
     found = {one for layer in lock.stack for one in layer.without} - {one.name for one in lock.request.own}
     for layer in lock.stack:
         if layer is lock.base or wants_python(layer):

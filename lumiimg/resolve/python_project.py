@@ -1,9 +1,9 @@
-"""All Python distributions of an image, resolved at once and before anything is built, for the Python of the image.
+"""All Python distributions of an image, resolved together before anything is built, for the Python of the image.
 
-uv resolves, and says in its own words what does not go together. What it sees of an image is a project `this-image`
-that requires its layers: each a wheel without content, `layer-vllm`, that requires what the layer wants. What the image
-has otherwise (a torch of the base) is such a wheel, too: it is there, in that version, and no index is asked for it.
-What the user asks for is required by the project itself.
+uv resolves them, and reports conflicts in its own words. To uv, an image is a project `this-image` that requires its
+layers: each is an empty wheel, `layer-vllm`, with the layer's requirements. Other packages of the image (a torch of the
+base) are empty wheels too: each is available in that one version, and no index is asked for it. The user's requirements
+are those of the project itself.
 """
 
 from __future__ import annotations
@@ -41,60 +41,60 @@ if TYPE_CHECKING:
     from lumiimg.resolve.uv import ResolvedVersions
 
 THIS_IMAGE = "this-image"
-"""What uv calls the project, whose requirements are the layers and the user's own."""
+"""uv's name for the project, which requires the layers and the user's packages."""
 _HERE = "here"
-"""The index, a folder, of what no server is asked for."""
+"""The index of packages that no server is asked for: a folder."""
 _SHOWN = 8
 _UV = "uv"
-"""In the cache: what uv keeps."""
+"""Folder of uv in the cache."""
 _PAGE_LIMIT_BYTES = 64 * 1024 * 1024
 _NEVER = "sys_platform == 'never'"
 # It answers 403 for a project that it does not have. Source: uv, IndexStatusCodeStrategy::from_index_url;
-# pytorch/pytorch#145983. Anywhere else 403 is "not for you", which must not send a request on to the next index.
+# pytorch/pytorch#145983. Anywhere else 403 means "access denied", after which the next index must not be tried.
 _FORBIDDEN_MEANS_ABSENT = ("pytorch.org",)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRequirements:
-    """What one layer wants of Python."""
+    """The Python requirements of one layer."""
 
     name: str
     version: str
     pins: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
-    """Where the pins are looked for, each in the first that has it; mirrors in their places."""
+    """Indexes for the pins, each from the first that has it; mirrors are already in place."""
     beside: tuple[str, ...] = ()
-    """Projects that are taken from there, too, if it has them: in the version that the pins require."""
+    """Further projects from these indexes, if one has them, in the version that the pins require."""
     requires: tuple[str, ...] = ()
-    """Whatever else it requires: it comes from the general index."""
+    """Its other requirements, from the general index."""
     without: tuple[str, ...] = ()
-    """Projects that are left out, whoever requires them, as PEP 503 writes them."""
+    """Projects that are left out, whatever requires them; normalized names (PEP 503)."""
     has: Mapping[str, str] = field(default_factory=dict)
-    """Versions of what it brings in another way than by wheels, or the base has."""
+    """Versions of packages that it provides without wheels, or that the base has."""
     date: dt.date | None = None
-    """What it requires is taken as of this day, where that goes together with the rest; None: as of the day of all."""
+    """Day as of which its requirements are resolved, if that is compatible with the rest; None for the common day."""
 
     @property
     def project(self) -> str:
-        """What uv calls it."""
+        """Its name in uv."""
         return f"layer-{canonicalize_name(self.name)}"
 
     @property
     def as_installed(self) -> LayerRequirements:
-        """The layer as part of the image already: no index is asked for it."""
+        """The layer as installed in the image: no index is asked for its packages."""
         pinned = {name: version_of_pin(pin) for name, pin in pins_by_project(self.pins).items()}
         return replace(self, pins=(), beside=(), requires=(), has={**self.has, **pinned})
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedWheels:
-    """What an image gets."""
+    """The wheels for an image."""
 
     by_layer: Mapping[str, tuple[LockedSource, ...]]
-    """The wheels of each layer, by its name: its own, and those that it is the first to require. Under OWN_PACKAGES are
-    those that the user's requirements bring beside them. One whose index gives no digest has none yet."""
+    """Wheels by name of the layer: its own, and those that it is the first to require. Wheels that only the user's
+    requirements need are under OWN_PACKAGES. A wheel has no digest yet if its index gives none."""
     requirers: Mapping[str, frozenset[str]]
-    """By whom each project is required."""
+    """Requirers of each project."""
 
 
 def resolve_wheels(
@@ -106,19 +106,19 @@ def resolve_wheels(
     preferred: Mapping[str, str],
     requirements: Sequence[str] = (),
 ) -> ResolvedWheels:
-    """Return the wheels that layers, and a user's `requirements` over them, bring.
+    """Return the wheels for layers, and for a user's `requirements` on top of them.
 
-    Nothing is taken that was uploaded after the day `until`, but for what is pinned; `preferred` are versions to keep
-    where they still fit. Layers of an earlier day are resolved first, as of that day, so that a new layer changes
-    nothing in an old one.
+    Apart from pins, nothing uploaded after the day `until` is used; `preferred` versions are used where they still
+    fit. Layers of an earlier day are resolved first, as of that day, so that a new layer changes nothing in an old
+    one.
 
-    Raises FailedError for what cannot be had, or brings CUDA in; NoSolutionError for what does not go together.
+    Raises FailedError for wheels that are not available, or would add CUDA; NoSolutionError for a conflict.
     """
     general, cache = general_index(sources.mirrors), sources.cache / _UV
     require_tls_or_digest(general)
     indexes = {
         name: _index_of(name, layer.indexes or (general,), sources.web)
-        for layer in reversed(layers)  # of several that pin it, the first counts
+        for layer in reversed(layers)  # if several layers pin a project, the first counts
         for name in pins_by_project(layer.pins)
     }
     for layer in layers:
@@ -142,7 +142,7 @@ def resolve_wheels(
         except NoSolutionError as error:
             if other := _other_than_pinned(layers, error.what):
                 raise FailedError(other, hint="use another release, and report this: the catalogue is wrong") from error
-            if until and any("exclude-newer" in line for line in error.more):  # uv's word for what a date leaves out
+            if until and any("exclude-newer" in line for line in error.more):  # uv on files left out by a date
                 error.hint = f"uploads after {until} are excluded: use another date with --exclude-newer"
             elif not requirements:
                 pins = [f"the layer {layer.name} pins {pin}" for layer in layers for pin in layer.pins]
@@ -161,7 +161,7 @@ def resolve_wheels(
 
 
 def _other_than_pinned(layers: Sequence[LayerRequirements], sentence: str) -> str | None:
-    """Return the conflict in a set of wheels: uv says that it requires another version than the pinned one."""
+    """Return a conflict within a set of wheels: uv reports that they require another version than the pinned one."""
     for layer in layers:
         for name, pin in pins_by_project(layer.pins).items() if layer.beside else ():
             found = re.search(rf"depends? on {re.escape(name)}==([\w.+!-]+)", sentence.replace(pin, ""))
@@ -171,8 +171,8 @@ def _other_than_pinned(layers: Sequence[LayerRequirements], sentence: str) -> st
 
 
 def with_digests(wheels: Sequence[LockedSource], sources: Sources) -> tuple[LockedSource, ...]:
-    """Return wheels as a lock has them: by addresses that hold without a mirror, each with its digest, which is that of
-    the first download where the index gives none.
+    """Return wheels as a lock records them, with addresses that are valid without a mirror. A digest that the index
+    does not give is that of the first download.
     """
     made = sources.store.digests([wheel.location for wheel in wheels if wheel.sha256 is None], sources.on_line)
     return tuple(
@@ -187,7 +187,7 @@ def with_digests(wheels: Sequence[LockedSource], sources: Sources) -> tuple[Lock
 
 
 def refuse_cuda(requirers: Mapping[str, frozenset[str]]) -> None:
-    """Raise FailedError if a project of CUDA's is among those that are required."""
+    """Raise FailedError if a CUDA project is required."""
     for name in sorted(requirers):
         if is_of_cuda(name):
             by = ", ".join(sorted(requirers[name]))
@@ -198,7 +198,7 @@ def refuse_cuda(requirers: Mapping[str, frozenset[str]]) -> None:
 
 
 def all_requirers(project: str, requirers: Mapping[str, frozenset[str]]) -> list[str]:
-    """Return by whom a project is required, in however many steps, the nearest first."""
+    """Return the direct and indirect requirers of a project, nearest first."""
     found = {project: None}
     waiting = [project]
     for one in waiting:
@@ -209,7 +209,7 @@ def all_requirers(project: str, requirers: Mapping[str, frozenset[str]]) -> list
 
 
 def pins_by_project(pins: Sequence[str]) -> dict[str, str]:
-    """Return requirements, such as the pin `torch==2.9.1`, by the name of the project, as PEP 503 writes it."""
+    """Return requirements, such as the pin `torch==2.9.1`, by normalized project name (PEP 503)."""
     return {str(canonicalize_name(Requirement(pin).name)): pin for pin in pins}
 
 
@@ -220,21 +220,21 @@ def version_of_pin(pin: str) -> str:
 
 
 def is_named(project: str, sentence: str) -> bool:
-    """Whether a sentence of uv's names a project."""
+    """Return whether a sentence of uv's output names a project."""
     return re.search(rf"(?<![\w.-]){re.escape(project)}(?![\w.-])", sentence) is not None
 
 
 def _index_of(name: str, indexes: Sequence[str], web: Http) -> str:
-    """Return the first index that has the project. Raises FailedError as `_index_with`, and where none has it."""
+    """Return the first index that has the project. Raises FailedError as `_index_with` does, and if none has it."""
     if index := _index_with(name, indexes, web):
         return index
     raise FailedError(f"no package index has {name}: {', '.join(map(display_url, indexes))[:400]}")
 
 
 def _index_with(name: str, indexes: Sequence[str], web: Http) -> str | None:
-    """Return the first index that has the project. One that cannot answer is an error, never a reason to go on.
+    """Return the first index that has the project. An index that does not answer is an error, and is never skipped.
 
-    So versions of two indexes are never mixed: a torch for CUDA of the general index cannot win over one for ROCm.
+    So versions from two indexes are never mixed: a CUDA torch from the general index cannot win over one for ROCm.
     """
     for index in indexes:
         url = f"{validated_url(index, 'the package index').rstrip('/')}/{name}/"
@@ -249,11 +249,11 @@ def _index_with(name: str, indexes: Sequence[str], web: Http) -> str | None:
 
 @dataclass(frozen=True)
 class _Project:
-    """What uv is asked."""
+    """The input for uv."""
 
     layers: Sequence[LayerRequirements]
     indexes: Mapping[str, str]
-    """Of each project that is pinned, or beside one that is, its index."""
+    """Index of each project that is pinned, or is beside a pinned one."""
     requirements: Sequence[str]
     """The user's own."""
     target: PythonTarget
@@ -263,26 +263,26 @@ class _Project:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an index is without TLS, as one of this machine may be."""
+        """Whether an index is used without TLS, as one on this machine may be."""
         return any(url.startswith("http:") for url in (self.general, *self.indexes.values()))
 
     @cached_property
     def pins(self) -> dict[str, str]:
-        """By project; where two layers pin other versions, uv says so."""
+        """Pins by project; if two layers pin different versions, uv reports that."""
         return {name: pin for layer in self.layers for name, pin in pins_by_project(layer.pins).items()}
 
     @cached_property
     def taken(self) -> dict[str, str]:
-        """What is taken from the indexes of the layers, by project: pins, and names alone of what is beside them."""
+        """Requirements for the layers' indexes, by project: pins, and bare names of projects beside them."""
         beside = (name for layer in self.layers for name in layer.beside if name in self.indexes)
         return {name: name for name in beside} | self.pins
 
     @cached_property
     def here(self) -> dict[str, str]:
-        """The versions of what no index is asked for, by project: the layers, and what is in the image otherwise.
+        """Versions by project for which no index is asked: the layers, and other packages of the image.
 
-        The distribution `triton` is there, too: ROCm's has another name, and what requires `triton` means the module.
-        The layers write a distribution of that name beside it (python.sh), in a version that no index has.
+        The distribution `triton` is included: ROCm's has another name, but packages that require `triton` mean the
+        module. The layers write a distribution of that name beside it (python.sh), in a version that no index has.
         """
         versions = [(name, version) for layer in self.layers for name, version in layer.has.items()]
         found = {str(canonicalize_name(name)): str(Version(one)) for name, one in versions if is_version(one)}
@@ -295,7 +295,7 @@ class _Project:
         return {name: version for name, version in found.items() if name not in self.taken} | layers
 
     def resolve(self, folder: Path, until: dt.date | None, preferred: Mapping[str, str]) -> ResolvedVersions:
-        """Return what goes together, in a folder that has the project then. Raises as `compile_versions`."""
+        """Return versions that are compatible; writes the project to `folder`. Raises as `compile_versions` does."""
         from lumiimg.fetch.http import with_login
 
         (folder / _HERE).mkdir(exist_ok=True)
@@ -309,7 +309,7 @@ class _Project:
         indexes: list[dict[str, Any]] = [{"name": _HERE, "url": _HERE, "format": "flat", "explicit": True}]
         indexes += ({"name": f"i{at}", "url": with_login(url), "explicit": True} for at, url in enumerate(urls))
         uv = {
-            "workspace": {"members": []},  # of its own: uv would look for one in the folders above, up to the home
+            "workspace": {"members": []},  # else uv would look for a workspace in the folders above, up to the home
             "sources": {name: {"index": index} for name, index in sources.items()},
             "index": indexes,
         }
@@ -317,7 +317,7 @@ class _Project:
         preferred_pins = (f"{name}=={version}\n" for name, version in preferred.items() if name not in sources)
         without = {name for layer in self.layers for name in layer.without}
         if "torch" in sources and TRITON not in {*sources, *pins_by_project(self.requirements)}:
-            without.add(TRITON)  # whichever the image has: PyPI's is CUDA's, and would lie over its files
+            without.add(TRITON)  # whichever the image has: PyPI's is for CUDA, and would overwrite its files
         settings: dict[str, Any] = {
             "no-build": True,
             "offline": self.offline,
@@ -337,12 +337,12 @@ class _Project:
 
 
 def _stand_in_version(triton: str) -> str:
-    """Return the version of the distribution `triton` that stands beside ROCm's: that of ROCm's, as a local version."""
+    """Return the version of the distribution `triton` beside ROCm's triton: that of ROCm's, with a local part."""
     return f"{Version(triton).public}+rocm"
 
 
 def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str]) -> None:
-    """Write a wheel that holds nothing but what it says of itself."""
+    """Write a wheel that contains only its metadata."""
     stem = f"{name.replace('-', '_')}-{version}"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requires]
@@ -354,7 +354,7 @@ def _write_wheel(folder: Path, name: str, version: str, requires: Sequence[str])
 
 
 def _wheel(package: LockedPackage, target: PythonTarget) -> LockedSource:
-    """Return the best wheel of a release, as pip would choose it. Raises FailedError for what no lock can hold."""
+    """Return the best wheel of a release, as pip would choose it. Raises FailedError if none fits."""
     name = str(canonicalize_name(package.name))
     found: list[tuple[tuple[int, Any], LockedSource]] = []
     for wheel in package.wheels:

@@ -1,8 +1,8 @@
-"""Requirements of Python packages: a user's files and words (`pip:einops==0.8.1`), and files in archives of layers.
+"""Python requirements: from a user's files and words (`pip:einops==0.8.1`), and from files in archives of layers.
 
-A file may be an environment of conda, whose pip part has such lines.
+A file may be a conda environment, whose pip part has such lines.
 
-Each line is taken as it is meant, or refused with its file, its line, and what to do. Nothing of the files runs.
+Each line is read as it is meant, or refused with its file, its line number and a remedy. No code in the files runs.
 Sources: pip, "Requirements File Format"; PEP 508.
 """
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from lumiimg.resolve.conda_environment import HasProject
 
 OF_OPTION = "the option --add"
-"""Where a requirement is from that no file has."""
+"""Origin of a requirement that is in no file."""
 OF_REPLACE = "the option --replace"
-"""The same, of one that takes the place of what the image has."""
+"""Origin of a requirement that replaces a package of the image."""
 PYTHON = "python"
-"""Of a requirement that only the image's Python meets: no index has it."""
+"""Name in a requirement that only the image's Python meets: no index has it."""
 _FILE_LIMIT_BYTES = 8 << 20
 """A file of 300 packages with all their digests has 1 MB."""
 _OF_CONDA = (".yml", ".yaml")
-"""Endings of an environment of conda."""
+"""File name endings of a conda environment."""
 _SHOWN = 200
 _MOST, _MOST_FILES = 2_000, 50
-"""Requirements, and files, in all."""
+"""Most requirements, and most files, in total."""
 _LONGEST = 1_000
-"""Characters of a requirement."""
+"""Most characters of a requirement."""
 _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
 _OPTION = re.compile(r"(?:^|\s)(--?[A-Za-z][A-Za-z-]{0,40})")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -49,7 +49,7 @@ _HASH = re.compile(r"\s--hash[=\s]\s*(\S+)")
 _SHA256 = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-"""Endings of a file, which pip would look for in the folder, and an index would have as a project."""
+"""Endings of file names: pip would look for the file in the folder, an index for a project of that name."""
 _EGG = re.compile(r"(?:(\S+)\s*@\s*)?(git\+[^\s#]+)#(\S*\begg=[A-Za-z0-9]\S*)")
 _EXTRA = re.compile(r"\bextra\b")
 _AT_COMMIT = f"{{}} @ {SCHEME}HOST/REPOSITORY@COMMIT, and #subdirectory=FOLDER where it is in one"
@@ -72,28 +72,28 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class UserRequirement:
-    """A requirement of a file, or of an option."""
+    """A requirement from a file or an option."""
 
     text: str
     """As in PEP 508: `datasets[audio]>=3; python_version >= "3.10"`."""
     where: str
     """`line 3 of requirements.txt`; `the option --add`."""
     hashes: tuple[str, ...] = ()
-    """SHA-256 of files that will do, in hexadecimal; empty where none is named."""
+    """SHA-256 of acceptable files, in hexadecimal; empty if none is named."""
 
     @property
     def requirement(self) -> Requirement:
-        """As a value."""
+        """The parsed requirement."""
         return Requirement(self.text)
 
     @property
     def replaces(self) -> bool:
-        """Whether it takes the place of what the image has."""
+        """Whether it replaces a package of the image."""
         return self.where == OF_REPLACE
 
     @property
     def name(self) -> str:
-        """Of the distribution, as PEP 503 writes it."""
+        """Normalized name of the distribution (PEP 503)."""
         return canonicalize_name(self.requirement.name)
 
 
@@ -105,15 +105,15 @@ def read_own(
     replaced: Sequence[str] = (),
     has_project: HasProject | None = None,
 ) -> tuple[UserRequirement, ...]:
-    """Return what files and words like `pip:einops==0.8.1` (from `where`) ask for, each once.
+    """Return the requirements in files and in words like `pip:einops==0.8.1` (from `where`), each once.
 
-    `replaced` take the place of what the image has: `numpy==2.1.0`. `has_project` asks the package index, for the
-    refusal of conda's packages.
+    Those in `replaced` replace packages of the image: `numpy==2.1.0`. `has_project` asks the package index, for the
+    error that refuses conda packages.
 
-    Raises BadInputError for what cannot be read, is larger than anybody writes, or cannot be locked.
+    Raises BadInputError for a file that cannot be read or is too large, and for a requirement that cannot be locked.
     """
     reader = RequirementReader(lambda path: read_text(Path(path), _FILE_LIMIT_BYTES), has_project=has_project)
-    for word in replaced:  # first: what a file says too counts once
+    for word in replaced:  # first, so that the same requirement in a file is a duplicate
         reader.add(_in_one_version(word), OF_REPLACE)
     for file in files:
         reader.read(file)
@@ -126,7 +126,7 @@ def read_own(
 
 
 def _require_one_of_each(found: Sequence[UserRequirement]) -> None:
-    """Raise BadInputError where a project is at a commit, or replaced by one version, and asked for otherwise, too."""
+    """Raise BadInputError if a project is required at a commit or as a replacement, and also in a conflicting way."""
     explicit = {one.name: one for one in reversed(found) if one.replaces or one.requirement.url}
     for other in found:
         one = explicit.get(other.name, other)
@@ -138,7 +138,7 @@ def _require_one_of_each(found: Sequence[UserRequirement]) -> None:
 
 
 class RequirementReader:
-    """Reads requirement files, and those that they include, each relative to the one that names it, and once."""
+    """Reads requirement files, and files that they include by a path relative to the including file, each once."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class RequirementReader:
         *,
         takes_commits: bool = True,
     ) -> None:
-        """`text_of` returns the text of a file by its path; projects of `without` are left out, whatever they say."""
+        """`text_of` returns the text of a file by path; lines of projects in `without` are skipped, even if invalid."""
         self._text_of = text_of
         self._without = without
         self._has_project = has_project
@@ -158,7 +158,7 @@ class RequirementReader:
 
     @property
     def found(self) -> tuple[UserRequirement, ...]:
-        """What was read so far; lines that are there twice count once."""
+        """The requirements read until now; duplicate lines count once."""
         return tuple(self._found.values())
 
     def add(self, text: str, where: str, hashes: tuple[str, ...] = ()) -> None:
@@ -193,15 +193,15 @@ class RequirementReader:
         text = self._text_of(path)
         if not path.endswith(_OF_CONDA):
             return _lines(text)
-        from lumiimg.resolve.conda_environment import pip_lines  # YAML, for those who have some
+        from lumiimg.resolve.conda_environment import pip_lines  # loads YAML, only when needed
 
         lines = pip_lines(text, path, self._has_project)
         return ((number, part) for number, line in lines for _, part in _lines(line))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a requirement file that say something, with their numbers; one that goes on has that of its
-    beginning. A comment ends with its line, whatever it ends with.
+    """Yield the non-empty lines of a requirement file with their numbers; a continued line has the number of its first
+    part. A comment ends with its line, even if the line ends with a backslash.
     """
     begun, parts = 1, list[str]()
     for number, line in enumerate([*text.removeprefix("\ufeff").splitlines(), ""], start=1):
@@ -214,7 +214,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _hashes(line: str, where: str) -> tuple[str, ...]:
-    """Return the hashes that a line names, but for those that are not SHA-256."""
+    """Return the SHA-256 hashes in a line. Raises BadInputError if it has only others."""
     named = _HASH.findall(line)
     found = tuple(one[1].lower() for one in map(_SHA256.fullmatch, named) if one)
     if named and not found:
@@ -223,15 +223,15 @@ def _hashes(line: str, where: str) -> tuple[str, ...]:
 
 
 def parsed(text: str) -> Requirement | None:
-    """Return a requirement; None for what is not one, as a stranger's file may say anything."""
+    """Return the parsed requirement; None if it is not valid, as a stranger's file may contain anything."""
     try:
         return Requirement(text)
-    except (InvalidRequirement, RecursionError):  # of a marker in thousands of brackets
+    except (InvalidRequirement, RecursionError):  # from a marker in thousands of brackets
         return None
 
 
 def _in_one_version(text: str) -> str:
-    """Return a word of --replace. Raises BadInputError for what names no version, or more than one."""
+    """Return a word of --replace. Raises BadInputError unless it names exactly one version."""
     requirement = requirement_of(text, OF_REPLACE)
     versions = [one for one in requirement.specifier if one.operator == "==" and not one.version.endswith(".*")]
     if len(versions) != 1 or f"{requirement}" != f"{requirement.name}{versions[0]}":
@@ -240,7 +240,7 @@ def _in_one_version(text: str) -> str:
 
 
 def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requirement:
-    """Return a requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
+    """Return the parsed requirement. Raises BadInputError, which repeats neither an address nor an option's value."""
     if option := _OPTION.search(text):
         hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), None)
         hint = hint or f"leave the {'option' if option.start() else 'line'} out"
@@ -266,14 +266,14 @@ def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requ
 
 
 def _named(found: re.Match[str]) -> str:
-    """Return the form of PEP 508 for pip's older one, `git+https://…@COMMIT#egg=NAME&subdirectory=FOLDER`."""
+    """Return the PEP 508 form of pip's older `git+https://…@COMMIT#egg=NAME&subdirectory=FOLDER`."""
     others = [part for part in found[3].split("&") if part and not part.startswith("egg=")]
     egg = next((part[4:] for part in found[3].split("&") if part.startswith("egg=")), "")
     return f"{found[1] or egg} @ {found[2]}{'#' if others else ''}{'&'.join(others)}"
 
 
 def _at_commit(requirement: Requirement, where: str) -> Requirement:
-    """Return a requirement at a commit of git. Raises BadInputError for another place, NoCommitError for no commit."""
+    """Return a requirement at a git commit. Raises BadInputError for another address, NoCommitError for no commit."""
     if (address := git_address(requirement.url or "")) is None:
         what = f"{requirement.name[:100]} has an unsupported address"
         raise BadInputError(what, where=where, hint=f"the form is {_AT_COMMIT.format(requirement.name[:100])}")
@@ -287,7 +287,7 @@ def _at_commit(requirement: Requirement, where: str) -> Requirement:
 
 
 class NoCommitError(BadInputError):
-    """A requirement of git that names no commit, so that it would be another one tomorrow."""
+    """A git requirement without a commit, which could mean different code tomorrow."""
 
     def __init__(self, name: str, address: GitAddress, where: str) -> None:
         what = f"{name[:100]} is not pinned to a commit (40 hexadecimal digits), so it may change tomorrow"

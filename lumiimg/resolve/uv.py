@@ -1,4 +1,4 @@
-"""uv, which resolves what Python packages require: where it is, its input, and its refusals."""
+"""uv, the resolver of Python requirements: its location, its input and its errors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from lumiimg.resolve.python_target import PythonTarget
 
 _LIMIT_S = 900.0
-# A page of an index that goes on for ever ends here, and not with the machine's memory; 4 s of resolving take 0.4 GiB.
+# An endless page of an index ends here, before it takes the machine's memory; 4 s of resolving take 0.4 GiB.
 _MEMORY_KIB = 4 << 20
 _SHOWN = 900
-"""Characters of what uv says, in one line."""
+"""Most characters of uv's message in one line."""
 _MOST_BYTES = 64 << 20
-"""Of a file that uv writes."""
-# What a person's own settings of uv would change; these three are of their network.
+"""Size limit of a file that uv writes."""
+# The user's own uv settings would change the result; these three only describe the network.
 _OF_NETWORK = frozenset({"UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_CONCURRENT_DOWNLOADS"})
 _FOREIGN = ("UV_", "PIP_", "VIRTUAL_ENV", "CONDA_")
 _NO_SOLUTION = "No solution found when resolving dependencies"
@@ -37,7 +37,7 @@ _FETCHING = "Failed to fetch: "
 _CERTIFICATE = "invalid peer certificate"
 _OFFLINE = "the network was disabled"
 _FAILED = 2
-"""The highest status that uv gives itself; a higher one is of a crash, most often for want of memory."""
+"""The highest exit status that uv itself uses; a higher one means a crash, usually from lack of memory."""
 _NO_TIMES = "missing an upload date"
 _FRAME = re.compile(r"^\s*(?:error:|cause:|\u00d7|╰─▶|├─▶|│)\s*")
 _WARNING = re.compile(
@@ -46,7 +46,7 @@ _WARNING = re.compile(
 
 
 class LockedWheel(Struct, frozen=True):
-    """A wheel in a lock of PEP 751."""
+    """A wheel in a PEP 751 lock."""
 
     url: str = ""
     hashes: Mapping[str, str] = {}
@@ -54,7 +54,7 @@ class LockedWheel(Struct, frozen=True):
 
 
 class LockedPackage(Struct, frozen=True):
-    """A package in a lock of PEP 751."""
+    """A package in a PEP 751 lock."""
 
     name: str
     version: str = ""
@@ -67,26 +67,26 @@ class _PackageLock(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedVersions:
-    """What goes together."""
+    """Versions that are compatible."""
 
     versions: Mapping[str, str]
-    """By project."""
+    """Version by project."""
     requirers: Mapping[str, frozenset[str]]
-    """By whom each project is required."""
+    """Requirers of each project."""
     warnings: tuple[str, ...]
-    """What a person should know of it: withdrawn releases, and extras that there are not."""
+    """Warnings for people: withdrawn releases, and extras that do not exist."""
 
 
 class NoSolutionError(FailedError):
-    """What is asked for does not go together, in uv's words; the whole of them in `more`."""
+    """The requirements conflict, in uv's words; its whole output is in `more`."""
 
 
 class NoTimesError(FailedError):
-    """An index has no times of upload, so no date can bound what is taken from it."""
+    """An index has no upload times, so no date can limit what is used from it."""
 
 
 def find_uv(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the program: that beside lumiimg, or that on PATH. Raises MissingHereError."""
+    """Return the path of the program, installed beside lumiimg or on PATH. Raises MissingHereError."""
     with suppress(ImportError, FileNotFoundError):
         from uv import find_uv_bin
 
@@ -100,10 +100,10 @@ def find_uv(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def compile_versions(folder: Path, target: PythonTarget, cache: Path) -> ResolvedVersions:
-    """Resolve `pyproject.toml` of a folder under its `uv.toml`; `held.txt` has versions that stay where they fit.
+    """Resolve `pyproject.toml` of a folder with its `uv.toml`; versions in `held.txt` are used where they still fit.
 
-    Raises NoSolutionError for a conflict, NoTimesError for an index without times where there is a date, FailedError
-    for a failed download, MissingHereError where only a network has it.
+    Raises NoSolutionError for a conflict, NoTimesError if there is a date and an index has no upload times, FailedError
+    for a failed download, MissingHereError if only the network has what is needed.
     """
     output = _run(folder, target, cache, "--annotation-style", "line", "--output-file", "held.txt")
     noted = read_text(folder / "held.txt", _MOST_BYTES)
@@ -122,7 +122,7 @@ def compile_wheels(
 
 
 def requirers_in(noted: str) -> dict[str, frozenset[str]]:
-    """Return by whom each project is required, from what uv annotated: `numpy==2.2.6  # via numba, scipy`."""
+    """Return the requirers of each project, from uv's annotations: `numpy==2.2.6  # via numba, scipy`."""
     found: dict[str, frozenset[str]] = {}
     for line in noted.splitlines():
         what, _, via = line.partition("# via ")
@@ -134,13 +134,13 @@ def requirers_in(noted: str) -> dict[str, frozenset[str]]:
 
 
 def _run(folder: Path, target: PythonTarget, cache: Path, *words: str) -> str:
-    """Return what `uv pip compile` prints in a folder; raises as `compile_versions`."""
+    """Run `uv pip compile` in a folder and return its output. Raises as `compile_versions` does."""
     asked = ["--python-version", target.full_version, "--python-platform", target.platform]
-    # Any Python will do, as nothing is built; to look for that of the image would take seconds.
+    # Any Python will do, as nothing is built; looking for the image's would take seconds.
     asked += ["--python", sys.executable, "--config-file", "uv.toml", "--cache-dir", str(cache), "--no-header"]
     env = {name: value for name, value in os.environ.items() if name in _OF_NETWORK or not name.startswith(_FOREIGN)}
     env |= {"NO_COLOR": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_SYSTEM_CERTS": "1"} | NO_NETRC
-    # The names that requests, and so everything else here, has for a site's own certificates come first.
+    # The variables that requests, and so the rest of lumiimg, reads for a site's own certificates come first.
     if bundle := env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"):
         env["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle
     limited = ["/bin/sh", "-c", f'ulimit -v {_MEMORY_KIB}; exec "$@"', "uv", find_uv()]
@@ -151,7 +151,7 @@ def _run(folder: Path, target: PythonTarget, cache: Path, *words: str) -> str:
 
 
 def _failure(done: Completed) -> FailedError | MissingHereError:
-    """Return the error for what uv ended with, in its own words but where those are of no use to a person."""
+    """Return the error for a failed run, in uv's own words unless those are of no use to a person."""
     output = done.output
     if done.timed_out:
         return FailedError(f"the wheels were not resolved within {_LIMIT_S:.0f} s", hint="is the index slow? try again")
@@ -174,7 +174,7 @@ def _failure(done: Completed) -> FailedError | MissingHereError:
 
 
 def first_paragraph(output: str) -> str:
-    """Return what uv says first of a failure, in one line: not its warnings, nor what it hints at."""
+    """Return the first part of uv's error message in one line, without warnings and hints."""
     lines = output[max(output.find("error: "), 0) :].splitlines()
     hints = (at for at, line in enumerate(lines) if not line.strip() or line.strip().startswith("hint:"))
     words = [_FRAME.sub("", line).strip() for line in lines[: next(hints, len(lines))]]

@@ -1,4 +1,4 @@
-"""A written lock, and how it differs from the one that was there."""
+"""A written lock, and how it differs from the previous one."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ _USUAL = "lumiimg.lock"
 
 @dataclass(frozen=True, slots=True)
 class LockChange:
-    """One thing that one lock has otherwise than the other; None where it has it not."""
+    """One difference between two locks; a value is None if its lock has none."""
 
     what: str
-    """A name for people."""
+    """Name for people."""
     old: str | None
-    """In the older lock; null where it has it not."""
+    """Value in the older lock; null if it has none."""
     new: str | None
-    """In the newer lock; null where it has it not."""
+    """Value in the newer lock; null if it has none."""
 
     def __str__(self) -> str:
-        """Return it on one line."""
+        """Return the difference on one line."""
         return f"{self.what}: {self.old or '(not there)'} -> {self.new or '(gone)'}"
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenLock:
-    """What was locked, beside the lock that was there."""
+    """A written lock, and its differences from the previous one."""
 
     changes: tuple[LockChange, ...]
-    """In the order of the newer; what it has no more comes last."""
+    """In the order of the newer lock; removed entries come last."""
     lock: Path
     """The file."""
     replaces: bool
-    """Whether a lock was there that could be read."""
+    """Whether there was a readable lock before."""
     of: Lock
-    """What was locked."""
+    """The lock that was written."""
     not_shipped: tuple[str, ...]
-    """What is not from where the catalogue has it; each for people."""
+    """Descriptions of the parts that are not from the catalogue's sources."""
     host: Path | None = None
-    """The snapshot of a node that was named here, and not by the lock that was there."""
+    """The node snapshot that was named now, and not by the previous lock."""
 
     @property
     def sentence(self) -> str:
-        """What is in it, for a person."""
+        """Its contents, for people."""
         stack = self.of.stack
         parts = (
             count(len(self.of.layers), "layer"),
@@ -66,7 +66,7 @@ class WrittenLock:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What is worth knowing of it, a sentence each."""
+        """Notes about it, one sentence each."""
         bootstrap = self.of.bootstrap
         if self.replaces and not self.changes:
             yield "no difference from the existing lock"
@@ -76,7 +76,7 @@ class WrittenLock:
 
     @property
     def command(self) -> str:
-        """The build by this lock, on this machine: a lock does not have where things are fetched from."""
+        """The command to build from this lock here; it names mirrors and folders, which a lock does not contain."""
         words = ["lumiimg", "build", "--locked"]
         words += ["--lock", str(self.lock)] if str(self.lock) != _USUAL else []
         words += ["--trust-lock"] if self.not_shipped else []
@@ -88,7 +88,7 @@ class WrittenLock:
 def write_lock(
     lock: Lock, path: Path, mirrors: Mirrors, before: LockFile | None, host: Path | None = None
 ) -> WrittenLock:
-    """Write a lock, and return what it has otherwise than the one `before`; `mirrors` it was made from."""
+    """Write a lock, and return its differences from the lock `before`; `mirrors` were used to make it."""
     write_text(path, to_text(lock))
     new = dict(_entries(document_of(lock)))
     old = dict(_entries(before)) if before else new
