@@ -1,4 +1,4 @@
-"""What only the network has for a lock: the digest of the base, digests that nobody has published, the wheels."""
+"""The parts of a lock that only the network has: the digest of the base, unpublished digests, the wheels."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 
 BaseDigest = Literal["asked", "noted", "open"]
-"""Whether the digest of a base is asked for, taken as it was noted the last time where it was, or left open."""
+"""Whether the digest of a base is looked up, taken from the last look-up if there was one, or left open."""
 
 
 class Preferences(NamedTuple):
-    """What a lock has already, and the next one is to keep where it still fits."""
+    """Versions and digests in a lock, which the next one is to reuse if they still fit."""
 
     layers: Mapping[str, str]
     """Releases by layer."""
     wheels: Mapping[str, str]
     """Versions by Python distribution."""
     before: LockFile | None
-    """Whose base and sources keep their digests; None where everything is taken again."""
+    """Lock whose base and sources retain their digests; None if everything is looked up again."""
 
 
 NO_PREFERENCES = Preferences({}, {}, None)
 
 
 def preferences_of(before: LockFile, upgraded: Collection[str]) -> Preferences:
-    """Return what a lock has, but for what is to be upgraded. Raises BadInputError for what the lock does not have."""
+    """Return the contents of a lock, except those to upgrade. Raises BadInputError for a name that is not in it."""
     layers = {entry.name: entry.release for entry in before.layer if entry.release}
     wheels = {wheel.name: wheel.version for entry in before.stack for wheel in entry.locked_wheels}
     for name in upgraded:
@@ -71,11 +71,11 @@ def complete_lock(
     preferred: Preferences = NO_PREFERENCES,
     until: dt.date | None = None,
 ) -> Lock:
-    """Return the lock with nothing left open, but for the digest of the base where that is to stay so.
+    """Return the lock with nothing left open, except the digest of the base if that is to stay open.
 
-    What is `preferred` stays where it still fits; digests once registry and files were compared with them: whoever
-    wrote them may be a stranger. `until` is the last day of what is taken from a package index, in the place of that of
-    the releases. Raises FailedError for what cannot be had or does not go together.
+    `preferred` versions are used if they still fit, and digests after registry and files were compared with them: a
+    stranger may have written them. `until` is the last day of uploads to a package index that are used, in place of the
+    releases' own. Raises FailedError for parts that are not available or conflict.
     """
     bootstrap = lock.bootstrap if base == "open" else _with_base_digest(lock, sources, base, preferred.before)
     if bootstrap.image is not None:
@@ -85,7 +85,7 @@ def complete_lock(
 
 
 def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: LockFile | None) -> LockedBootstrap:
-    """Return where the base comes from, with its digest; a folder has none, nor has what debootstrap makes."""
+    """Return where the base comes from, with its digest; a folder, or a base made by debootstrap, has none."""
     bootstrap, image = lock.bootstrap, lock.bootstrap.image
     if image is None:
         if not lock.base.layer.is_foreign or bootstrap.sha256:
@@ -109,7 +109,7 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
 
 
 def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock:
-    """Return the lock with digests that nobody has published: of the first download, which may be an earlier one."""
+    """Return the lock with unpublished digests filled in: those of the first download, which may be an earlier one."""
     unknown = {source.location: source for layer in lock.stack for source in layer.sources if not source.sha256}
     known = {place: sha256 for place, sha256 in (before.first_download if before else {}).items() if place in unknown}
     with _in_words("its sha256 is not in the catalogue", before, "; or name the file: --source NAME=FILE"):
@@ -121,7 +121,7 @@ def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock
 
 @contextlib.contextmanager
 def _in_words(unknown: str, before: LockFile | None = None, otherwise: str = "") -> Iterator[None]:
-    """Say what is not known where an address is not reached, or is not what the lock before has, and what to do."""
+    """Add what is not known, and what to do, to errors for addresses not reached or changed since the last lock."""
     try:
         yield
     except ReplacedError as error:
@@ -140,7 +140,7 @@ def _in_words(unknown: str, before: LockFile | None = None, otherwise: str = "")
 
 
 def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], until: dt.date | None) -> Lock:
-    """Return the lock with all Python distributions that the image gets, the user's own on top of those below."""
+    """Return the lock with all Python distributions of the image, the user's own on top of those below."""
     wanting = [layer for layer in lock.stack if wants_python(layer)]
     if lock.resolved or not wanting:
         return replace(lock, resolved=True)
@@ -173,7 +173,7 @@ def _of_layers(
     preferred: Mapping[str, str],
     until: dt.date | None,
 ) -> dict[str, tuple[LockedSource, ...]]:
-    """Return the wheels that each layer brings, as of the day of the newest release, or of the facts."""
+    """Return the wheels of each layer, as of the day of the newest release, else of the layers' facts."""
     wanting = [layer for layer in stack if wants_python(layer)]
     names = ", ".join(layer.name for layer in wanting)
     wanted = [_requirements_of(layer, sources) for layer in stack]
@@ -192,7 +192,7 @@ def _of_layers(
 
 
 def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
-    """Return what a layer wants of Python; for its requirement files its archives are fetched."""
+    """Return the Python requirements of a layer; archives with its requirement files are fetched."""
     release = layer.release
     requires = list[str]()
     if not layer.pins:  # else nothing of it is built

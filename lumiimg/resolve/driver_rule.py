@@ -1,9 +1,9 @@
-"""Rule 2: whether the driver of the nodes serves the ROCm of an image, by facts that have a day and may disagree; and a
+"""Rule 2: whether the nodes' driver supports the ROCm of an image, by facts that have a date and may disagree; and a
 site with the facts of a scanned node, which count more.
 
-The newest fact of the highest rank decides, and where facts disagree the answer is a doubt. The day on which a fact was
-last confirmed is a note: no answer changes with that of the clock. Updates of a driver move its window up: a ROCm that
-is too old for it stays too old. One that is too new is a doubt unless the window was seen on a node.
+The newest fact of the highest rank decides; if facts disagree, the answer is a doubt. The day on which a fact was last
+confirmed is only a note: no answer changes with today's date. Driver updates move the supported window up: a ROCm that
+is too old stays too old. A ROCm that is too new is a doubt, unless the window was seen on a node.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _WHOSE_ROCM = (("rocm", "of the image"), ("torch-rocm", "in torch's wheel"), ("w
 _ID = "driver-window"
 _VERSION_IN_PATH = re.compile(r"/libfabric/v?(\d+(?:\.\d+)+)/")
 _OLDEST_GLIBC = "2.2"
-"""Where no library asks for a version."""
+"""Used if no library requires a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What one fact says of one release of ROCm."""
+    """What one fact states about one ROCm release."""
 
     serves: bool
     rank: Rank
@@ -59,7 +59,7 @@ class _Claim:
 
 
 def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
-    """Rule 2: the driver of the nodes serves the ROCm of the image, and the one that a wheel brings."""
+    """Rule 2: the nodes' driver must support the ROCm of the image, and the one that a wheel includes."""
     any_rocm = next((component for component, _ in _WHOSE_ROCM if component in stack.offers), None)
     if site.vendor is not None and any_rocm is not None:
         because = f"{site.name} has {site.vendor} GPUs, which ROCm does not support"
@@ -71,7 +71,7 @@ def driver_window(stack: Stack, site: Site) -> Iterator[RuleResult]:
 
 
 def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -> Iterator[RuleResult]:
-    """Rule 2 on a machine by its site and a node that was seen there, where these are known."""
+    """Rule 2 for a machine, by its site and a node that was seen there, if these are known."""
     driver = site.driver if site else None
     driver = driver_of_node(driver, snapshot) if snapshot else driver
     if site is not None:
@@ -81,7 +81,7 @@ def window_on_node(stack: Stack, site: Site | None, snapshot: Snapshot | None) -
 
 
 def window_of(driver: SiteDriver, stack: Stack) -> Iterator[RuleResult]:
-    """Rule 2 by a driver alone."""
+    """Rule 2 with only a driver."""
     results: dict[tuple[RuleOutcome, str], RuleResult] = {}
     for component, whose in _WHOSE_ROCM:
         if component in stack.offers:
@@ -92,14 +92,14 @@ def window_of(driver: SiteDriver, stack: Stack) -> Iterator[RuleResult]:
 
 
 def unknown_driver(name: str, source: str, day: dt.date = dt.date.min) -> SiteDriver:
-    """Return a driver of which it is not known what it serves."""
+    """Return a driver whose supported ROCm is not known."""
     return SiteDriver(name=name, rocm=None, rank=Rank.MEASURED, source=source, date=day)
 
 
 def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver | None:
-    """Return the driver that was seen on a node; that of its site where none was.
+    """Return the driver that was seen on a node; if none was, that of its site.
 
-    What a driver serves is not known where neither the site (by version, or by kernel) nor AMD names it.
+    If neither the site (by version or kernel) nor AMD names a driver, the ROCm that it supports is not known.
     """
     module = snapshot.gpu_driver
     if module is None:
@@ -119,7 +119,7 @@ def driver_of_node(driver: SiteDriver | None, snapshot: Snapshot) -> SiteDriver 
 def _is_named(driver: SiteDriver, snapshot: Snapshot) -> bool:
     if driver.version is not None and snapshot.gpu_driver in modules_of(driver.version):
         return True
-    # a driver can be exchanged under the same kernel: one that AMD has in another release is not this one
+    # a driver can be replaced under the same kernel: one that AMD has in another release is not this one
     is_another = driver.version is not None and release_of(snapshot.gpu_driver or "") is not None
     return driver.kernel is not None and driver.kernel == snapshot.kernel and not is_another
 
@@ -156,7 +156,7 @@ def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
 
 
 def _claims(driver: SiteDriver, window: Need, release: Version) -> Iterator[_Claim]:
-    """Yield what each fact says of one release of ROCm, the window of the driver first."""
+    """Yield what each fact states about one ROCm release, the window of the driver first."""
     serves, is_below = window.versions.contains(release, prereleases=True), _is_below(window, release)
     text = f"{driver.name} serves {'it' if serves else f'{window} alone'}"
     yield _Claim(serves, driver.rank, driver.date, text, driver.source)
@@ -165,7 +165,7 @@ def _claims(driver: SiteDriver, window: Need, release: Version) -> Iterator[_Cla
         if SpecifierSet(f"=={seen.rocm}.*").contains(release, prereleases=True):
             yield _Claim(True, seen.rank, seen.date, text, seen.source)
         elif not serves and not is_below and release < Version(seen.rocm):
-            yield _Claim(True, Rank.INFERRED, seen.date, text, seen.source)  # what serves a newer one may serve this
+            yield _Claim(True, Rank.INFERRED, seen.date, text, seen.source)  # support for a newer one may include this
 
 
 def _is_below(window: Need, release: Version) -> bool:

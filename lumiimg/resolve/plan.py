@@ -1,4 +1,4 @@
-"""The answer to a request: the stack and its lock, or what refuses it and the nearest request that works."""
+"""The answer to a request: the stack and its lock, or why it is refused and the nearest request that works."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 _IMAGE = "image.sif"
-"""What a build is to write, where nothing else is asked for."""
+"""Default output file of a build."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewerRecipe:
-    """A recipe of the same layers for the same machine, in newer releases."""
+    """A recipe of the same layers for the same machine, with newer releases."""
 
     recipe: str
     """Its name in the catalogue."""
@@ -39,33 +39,33 @@ class NewerRecipe:
 
     @property
     def sentence(self) -> str:
-        """How it is asked for."""
+        """The command that uses it, for people."""
         return f"newer: {self.outcome}: lumiimg build --recipe {self.recipe}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request would be built of, by which rule; or why not, and the nearest that works."""
+    """What a request would be built from, by which rules; or why not, and the nearest request that works."""
 
     asked: Request
-    """The request that it answers. Of the nearest that works: null where there is none."""
+    """The request that it answers. For the nearest that works: null if there is none."""
     base: Layer
     stack: Stack | None
-    """None where it is refused."""
+    """None if the request is refused."""
     fabric: Fabric
     """Where the image gets libfabric with the cxi provider from; `none`: no site is named, or it has none."""
     rules: tuple[RuleResult, ...]
-    """All that were applied."""
+    """Results of all rules that were applied."""
     nearest: Plan | None = None
-    """That of the nearest request that works, where this one is refused; None where there is none."""
+    """Plan of the nearest request that works, if this one is refused; None if there is none."""
     newer: NewerRecipe | None = None
-    """Of layers without a version on a named base: a recipe that has newer ones; null where there is none."""
+    """For layers without a version on a named base: a recipe with newer releases; null if there is none."""
     site: Site | None = None
-    """None where no machine is named."""
+    """None if no machine is named."""
     lock: Lock | None = None
-    """None where it is refused, or its base cannot be had here."""
+    """None if the request is refused, or its base is not available here."""
     missing: MissingHereError | None = None
-    """Why the base cannot be had on this machine."""
+    """Why the base is not available on this machine."""
 
     @property
     def refused(self) -> bool:
@@ -75,7 +75,7 @@ class Plan:
         """Return the lock. Raises RefusedError, with the nearest request of `command`, and MissingHereError."""
         if self.refused:
             refusal = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
-            is_taken = command == "build" and unused(_IMAGE) != _IMAGE  # which is what it writes by default
+            is_taken = command == "build" and unused(_IMAGE) != _IMAGE  # the default output
             nearest = self.nearest_by(command, _to_new_image() if is_taken else "")
             raise RefusedError(
                 f"{refusal.because} (rule {refusal.id}: {refusal.need_and_have})",
@@ -92,21 +92,21 @@ class Plan:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The answer."""
+        """The answer as an exit code."""
         if self.refused:
             return ExitCode.NO
         return ExitCode.MISSING_HERE if self.missing else ExitCode.GOOD
 
     @property
     def severity(self) -> Severity:
-        """The worst that a rule says."""
+        """Severity of the worst outcome of a rule."""
         if self.refused:
             return Severity.PROBLEM
         return Severity.UNKNOWN if self.is_doubtful else Severity.OK
 
     @property
     def sentence(self) -> str:
-        """The answer, and what was asked for."""
+        """The answer and the request."""
         answer = "refused"
         if not self.refused:
             among = "" if self.is_for_machine else " among the layers"
@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def advice(self) -> Advice:
-        """The first reason, and a command; of a refusal, the nearest request that works."""
+        """The first reason, and a command; for a refusal, that of the nearest request that works."""
         why = next((rule.in_words for rule in worst_first(self.obstacles)), None)
         if self.refused:
             nearest = self.nearest_by("build", _to_new_image())
@@ -128,7 +128,7 @@ class Plan:
         return Advice(why, command)
 
     def nearest_by(self, command: str, output: str = "") -> Remedy | None:
-        """Return how a command takes the nearest request that works, and what that leaves out; None: there is none."""
+        """Return a command for the nearest request that works, and what that leaves out; None if there is none."""
         if self.nearest is None:
             return None
         left = " and ".join(_left_out(self.asked, self.nearest.asked))
@@ -141,22 +141,22 @@ class Plan:
 
     @property
     def is_for_machine(self) -> bool:
-        """Whether a machine is named, whose driver and network were judged, too."""
+        """Whether a machine is named, so that its driver and network were judged, too."""
         return self.site is not None and not self.site.is_any
 
     @property
     def layers(self) -> tuple[Chosen, ...]:
-        """In the order in which they are built; empty where the request is refused."""
+        """In build order; empty if the request is refused."""
         return self.stack.layers if self.stack else ()
 
     @property
     def base_and_layers(self) -> tuple[ReleasedLayer, ...]:
-        """In the order in which they are built."""
+        """In build order."""
         return (ReleasedLayer(self.base, None, own_values(self.base, None)), *self.layers)
 
     @property
     def environment(self) -> tuple[SiteVariable, ...]:
-        """What jobs with such an image want on the site."""
+        """Variables for jobs with such an image on the site."""
         if self.stack is None or self.site is None or self.refused:
             return ()
         return tuple(job_variables(self.stack, self.site))
@@ -173,18 +173,18 @@ class Plan:
 
     @property
     def plugin(self) -> str | None:
-        """Net plugin, with its version; null where there is none."""
+        """Layer or base that provides the net plugin; null if there is none."""
         offer = self.stack.offers.get(PLUGIN_COMPONENT) if self.stack else None
         return offer.by if offer else None
 
     @property
     def torch(self) -> str | None:
-        """Version with the local part: `2.7.1+rocm6.2.4`; null where there is none."""
+        """Version with the local part: `2.7.1+rocm6.2.4`; null if there is none."""
         return self.stack.version("torch") if self.stack else None
 
     @property
     def outcome(self) -> str:
-        """Of one that is not refused, what comes out, in a few words."""
+        """The resulting image in a few words, if the request is not refused."""
         chosen = [layer.title for layer in self.layers if layer.version and layer.name != "pytorch"]
         parts = [f"fabric {self.fabric.value}", *([f"torch {self.torch}"] if self.torch else []), *chosen]
         return ", ".join(parts) + (" (with doubts)" if self.is_doubtful else "")
@@ -195,8 +195,8 @@ def _to_new_image() -> str:
 
 
 def _left_out(asked: Request, nearest: Request) -> list[str]:
-    """Return what of a request the nearest lacks: layers, and all arguments and sources."""
-    arguments = asked.arguments.items()  # VERSION is one of the layers
+    """Return the parts of a request that the nearest one lacks: layers, and all arguments and sources."""
+    arguments = asked.arguments.items()  # a VERSION is also in the layers
     given = (f"--arg {name}" for name, value in arguments if f"{name.rpartition('.')[0]}=={value}" not in asked.add)
     layers = (name for name in asked.unpinned if name not in nearest.unpinned)
     return [*layers, *given, *(f"--source {name}" for name in asked.sources)]
@@ -204,20 +204,20 @@ def _left_out(asked: Request, nearest: Request) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PossibleBases:
-    """On which bases layers can be put."""
+    """The bases on which layers can be put."""
 
     request: Request
     site: Site | None
     bases: tuple[Plan, ...]
-    """Those without doubts first."""
+    """Plans on bases that fit, those without doubts first."""
     others: tuple[Plan, ...]
-    """On bases that refuse it, those with the fewest obstacles first."""
+    """Plans on bases that refuse the request, those with the fewest obstacles first."""
     newer: NewerRecipe | None = None
-    """A recipe that has newer releases than the first of them; null where there is none."""
+    """A recipe with newer releases than the first of these bases; null if there is none."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 where there is one, else 1."""
+        """0 if a base fits, else 1."""
         return ExitCode.GOOD if self.bases else ExitCode.NO
 
     @property
@@ -227,7 +227,7 @@ class PossibleBases:
 
     @property
     def sentence(self) -> str:
-        """How many there are, and how sure they are."""
+        """How many bases fit, and how many of them without doubts."""
         number = len(self.bases)
         if not number:
             return f"no base in the catalogue works with {self.asked}"

@@ -1,6 +1,6 @@
 """The compatibility rules: each a function of a stack and a site that returns result, reason and source.
 
-Layers (rule 6) and torch (rule 5) are matched when the stack is put together (stack.py); here they are reported.
+Layers (rule 6) and torch (rule 5) are matched when the stack is put together (search.py); here they are reported.
 """
 
 from __future__ import annotations
@@ -29,53 +29,53 @@ _RCCL_TABLE = "lumiimg/fabric/rccl.toml: RCCL and NCCL run and read by release"
 
 
 class RuleOutcome(StrEnum):
-    """What a rule says."""
+    """The outcome of a rule."""
 
     OK = "ok"
     WARNING = "warning"
     """It may work; its known faults are reported."""
     UNKNOWN = "unknown"
-    """A fact is missing that would decide it."""
+    """A fact that would decide it is missing."""
     REFUSED = "refused"
 
     @property
     def severity(self) -> Severity:
-        """How it bears on an answer."""
+        """Its weight in an answer."""
         ends = {RuleOutcome.OK: Severity.OK, RuleOutcome.REFUSED: Severity.PROBLEM}
         return ends.get(self, Severity.UNKNOWN)
 
     @property
     def word(self) -> str:
-        """What begins a sentence that says it; nothing where the mark says it."""
+        """Beginning of a sentence that states it; empty if the mark shows it."""
         return {RuleOutcome.WARNING: "warning: ", RuleOutcome.UNKNOWN: "not known: "}.get(self, "")
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """One rule, applied."""
+    """The result of one rule."""
 
     id: str
     """Stable name of the rule: `glibc-gate`."""
     outcome: RuleOutcome
-    """What it says: `warning` is a known doubt, `unknown` lacks a fact that would decide it."""
+    """Its outcome: `warning` is a known doubt, `unknown` lacks a fact that would decide it."""
     need: str
-    """What is needed, with its number; of a finding, that nothing stands in the way."""
+    """What is needed, with its version or number; for a finding, that there is no obstacle."""
     have: str
-    """What there is, with its number; of a finding, what it says."""
+    """What is present, with its version or number; for a finding, its text."""
     because: str
-    """Why that follows, a sentence; empty where no more is known."""
+    """The reason, as a sentence; empty if nothing more is known."""
     source: str
-    """Where the rule, or its numbers, come from."""
+    """Source of the rule or of its numbers."""
 
     @property
     def need_and_have(self) -> str:
-        """What is needed and what there is; of what must not be there, that it is."""
+        """What is needed and what is present; for something that must be absent, only that it is present."""
         is_name = self.need == "nothing" or self.need.startswith("not ")
         return self.have if is_name else f"needs {self.need}, has {self.have}"
 
     @property
     def in_words(self) -> str:
-        """Of one that does not hold: both sides where they are two numbers, and why."""
+        """Text of a result that is not ok: both sides if they can be compared, and the reason."""
         is_doubt_of_layer = self.id == "layers" and self.outcome is RuleOutcome.UNKNOWN
         is_compared = self.have not in {self.need_and_have, "none"} and not is_doubt_of_layer
         need_and_have = self.need_and_have if is_compared or not self.because else ""
@@ -83,7 +83,7 @@ class RuleResult:
 
 
 def worst_first(results: Iterable[RuleResult]) -> list[RuleResult]:
-    """Return what refuses, then what is not known, what warns, and what holds."""
+    """Return the results sorted by outcome: refused, unknown, warning, ok."""
     return sorted(results, key=lambda result: list(RuleOutcome).index(result.outcome), reverse=True)
 
 
@@ -95,13 +95,13 @@ NO_MACHINE = RuleResult(
     "no machine is named: no net plugin is added, and RCCL would use TCP between nodes (--site lumi)",
     "RCCL src/net.cc, ncclNetInit: without a plugin its own transports",
 )
-"""Of a request for GPUs that is for no machine."""
+"""Result of a request for GPUs that names no machine."""
 
 
 def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabric, RuleResult | None]:
-    """Rule 1: the host's libraries load in the image only if its C library is as new as they ask.
+    """Rule 1: the host's libraries load in the image only if its C library is as new as they require.
 
-    `asked` is what the user wants, None for what is possible. Source: version needs in glibc elf/dl-version.c.
+    `asked` is the user's choice, None for whatever is possible. Source: version needs in glibc elf/dl-version.c.
     """
     if site.fabric is None:
         return Fabric.NONE, None if site.arch is None and site.vendor is None else _no_fabric(site)
@@ -149,7 +149,7 @@ def _no_fabric(site: Site) -> RuleResult:
 
 
 def torch_kind(stack: Stack) -> Iterator[RuleResult]:
-    """Rule 5: a torch that is there already must be one for ROCm. Source: the local version of its wheels."""
+    """Rule 5: a torch that is already present must be one for ROCm. Source: the local version of its wheels."""
     version = stack.version("torch") or ""
     if version.partition("+")[2].startswith(("cu", "cpu", "xpu")):
         because = "this torch was not built for ROCm: it would see no GPU"
@@ -158,7 +158,7 @@ def torch_kind(stack: Stack) -> Iterator[RuleResult]:
 
 
 def plugin_abi(stack: Stack) -> RuleResult | None:
-    """Rule 3: RCCL takes a net plugin of an API that it knows, under its own name (net.cc, plugin/net.cc)."""
+    """Rule 3: RCCL loads a net plugin only with an API and a file name that it knows (net.cc, plugin/net.cc)."""
     if "net-api" not in stack.offers:
         return None
     newest, oldest, version = stack.version("net-api"), stack.version("net-api-oldest"), stack.version("rccl")
@@ -183,7 +183,7 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
 
 
 def compiled_for(stack: Stack, site: Site, arguments: Mapping[str, str]) -> Iterator[RuleResult]:
-    """Rule 6: what is compiled for a GPU is compiled for the site's (LLVM AMDGPUUsage); `arguments` are the user's."""
+    """Rule 6: code compiled for a GPU must be for the site's GPU (LLVM AMDGPUUsage); `arguments` are the user's."""
     others: dict[str, list[str]] = {}
     for chosen in stack.layers:
         name, is_wheel = chosen.name, chosen.release is not None and chosen.release.wheels
@@ -207,7 +207,7 @@ def compiled_for(stack: Stack, site: Site, arguments: Mapping[str, str]) -> Iter
 
 
 def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | None:
-    """Rule 4: libcxi speaks to the host's driver, so a bundled one is of the host's Slingshot release."""
+    """Rule 4: libcxi speaks to the host's driver, so a bundled one should be from the host's Slingshot release."""
     if site.fabric is None or fabric is Fabric.NONE:
         return None
     libfabric, release, of_host = stack.version("libfabric"), stack.version("slingshot"), site.fabric.slingshot
@@ -234,7 +234,7 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
 
 
 def layers_chosen(stack: Stack) -> Iterator[RuleResult]:
-    """Rules 5 and 6: which layers there are, in which release, and why; and their known faults."""
+    """Rules 5 and 6: the chosen layers, their releases and the reasons; and their known faults."""
     for chosen in stack.layers:
         is_torch, source = chosen.name == "pytorch", chosen.release.source if chosen.release else chosen.layer.source
         have = name = f"torch {stack.version('torch')}" if is_torch else chosen.title

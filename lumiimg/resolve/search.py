@@ -1,6 +1,6 @@
-"""Which layers, in which order and which release: wishes and their needs, and what the base and the site offer.
+"""Search for a stack: which layers, in which order and release, by wishes, needs, and what base and site offer.
 
-A depth-first search over releases, the preferred first; a need that nothing below offers brings in its layer.
+A depth-first search over releases, the preferred first; a need that nothing below meets adds a layer for it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _DEPTH_LIMIT = 40
 _STEP_LIMIT = 5_000
-"""Layers tried; beyond it the search is given up."""
+"""Number of layers tried after which the search is given up."""
 _SOURCES = 2
-"""Named of a refusal that has several."""
+"""Most sources named in one refusal."""
 
 
 class _Rejection(NamedTuple):
@@ -43,7 +43,7 @@ class _Rejection(NamedTuple):
     version: str | None
     result: RuleResult
     is_last: bool
-    """Whether all that the release needs was there."""
+    """Whether everything that the release needs was available."""
 
 
 class StackSearch:
@@ -53,16 +53,16 @@ class StackSearch:
         self._context = context
         self._arguments = arguments
         self._wished_for: dict[str, WantedLayer] = {}
-        """By each component that a wished layer brings."""
+        """Wishes by component that their layer provides."""
         self._may_bring: dict[str, WantedLayer] = {}
-        """By each that it brings in some release."""
+        """Wishes by component that their layer provides in some release."""
         self._steps = 0
         self._placed: set[str] = set()
         self._rejections: list[_Rejection] = []
 
     def solve(self, base: Stack, wishes: Sequence[WantedLayer]) -> Stack | None:
-        """Return the preferred stack with all wishes, or None: `refusals` says why. Raises BadInputError."""
-        # what is wished for anyway comes earlier where something else needs it
+        """Return the preferred stack with all wishes; None if there is none (see `refusals`). Raises BadInputError."""
+        # a layer that is wished for anyway is added earlier if another needs it
         for wish in reversed(wishes):
             layer = self._context.layer(wish.need.component)
             self._wished_for.update(dict.fromkeys((layer.name, *layer.provides, *layer.has), wish))
@@ -71,9 +71,9 @@ class StackSearch:
         return next(self._all(base, tuple(wishes), ()), None)
 
     def refusals(self) -> list[RuleResult]:
-        """Return the obstacles of layers that found no place at all; else, as they do not go together, all obstacles.
+        """Return the obstacles of layers that were never placed; if there are none, the layers conflict: all obstacles.
 
-        Of each layer, what all its releases need of a component is one result. A single obstacle is first.
+        For each layer, what all its releases need of a component is one result. Last obstacles of a release are first.
         """
         found = [each for each in self._rejections if each.layer not in self._placed] or self._rejections
         found = sorted(found, key=lambda each: not each.is_last)
@@ -111,13 +111,13 @@ class StackSearch:
             if self._steps > _STEP_LIMIT:
                 return
             for below in self._with_needs(stack, chosen, within):
-                # these are not refused just because a version is not known, or cannot be read
+                # a version that is not known, or cannot be read, does not refuse them
                 offers = ((need, below.offers[need.component]) for need in layer.needs_of(chosen.release))
                 unknown = tuple((need, offer) for need, offer in offers if need.holds_for(offer.version) is None)
                 yield from self._on_top(below, replace(chosen, unknown=unknown), within)
 
     def _candidates(self, layer: Layer, wish: WantedLayer) -> Iterator[Chosen]:
-        """Yield releases in their order; of a layer without rows, first the one that its arguments name."""
+        """Yield releases in order of preference; for a layer without rows, first the one that its arguments name."""
         version = layer.arguments.get("VERSION")
         is_listed = any(not release.is_unlisted for release in layer.releases)
         versions = wish.need.versions
@@ -142,7 +142,7 @@ class StackSearch:
         self._reject(layer, f"{layer.name}{versions}", have, why, rule=_rule_of(layer))
 
     def _with_needs(self, stack: Stack, chosen: Chosen, path: tuple[str, ...]) -> Iterator[Stack]:
-        """Yield stacks that have all needs, and what the release is made for; of a derived one, these first."""
+        """Yield stacks with all needs of a release and all that it is made for; a derived one only prefers these."""
         release, needs = chosen.release, chosen.layer.needs_of(chosen.release)
         expects = release.expects if release else ()
         if release is None or release.derived is None:
@@ -158,7 +158,7 @@ class StackSearch:
     def _satisfied(
         self, stack: Stack, chosen: Chosen, needs: tuple[Need, ...], path: tuple[str, ...]
     ) -> Iterator[Stack]:
-        """Yield stacks that have all needs, those that lack a component with the layer for it on top."""
+        """Yield stacks that meet all needs, with a layer added for each missing component."""
         if not needs:
             yield stack
             return
@@ -174,7 +174,7 @@ class StackSearch:
             yield from self._satisfied(stack, chosen, rest, path)
 
     def _bringing(self, need: Need, chosen: Chosen) -> list[WantedLayer]:
-        """Return the layers that may be added for a component that nothing below has, the preferred first."""
+        """Return the layers that may be added for a missing component, the preferred first."""
         if (wish := self._wished_for.get(need.component)) is not None:
             return [wish]
         found = [self._may_bring[need.component]] if need.component in self._may_bring else []
@@ -195,7 +195,7 @@ class StackSearch:
             self._reject(layer, "no torch below", have, why, chosen.version, source, rule="torch", is_last=True)
             return
         new = offers_of(chosen)
-        # the range of versions is that of one plugin
+        # a range of versions belongs to one plugin
         below = {
             name: offer for name, offer in stack.offers.items() if name != "net-api-oldest" or "net-api" not in new
         }
@@ -213,7 +213,7 @@ class StackSearch:
             self._reject(layer, need, have, because, chosen.version, source, trouble.rule, is_last=True)
 
     def _settling(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
-        """Return what is wished for anyway, is not there yet, and makes an end of a trouble: it comes earlier then."""
+        """Return a wish that ends a known trouble and is not in the stack yet: its layer is added earlier then."""
         wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
         there = {*path, *(chosen.name for chosen in stack.layers)}
         return next((wish for wish in wishes if wish.need.component not in there), None)

@@ -1,5 +1,5 @@
-"""Releases that no row has: read in a package index by the layer's rule `[unlisted]` (docs/extend/layer.md), where one
-answers, else derived from the nearest row: a doubt.
+"""Releases without a row: read from a package index by the layer's rule `[unlisted]` (docs/extend/layer.md), if one
+answers; else derived from the nearest row, which is a doubt.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 _NEAREST = 3
 _VALUE = re.compile(r"[!-~](?:[ -~]{0,398}[!-~])?")
-"""Of a fact: what is printed, and no more than anybody writes."""
+"""Valid value of a fact: printable, and of reasonable length."""
 _CP = re.compile(r"cp3(\d{1,2})")
 _GLIBC = re.compile(r"manylinux_2_(\d{1,3})_x86_64")
 _OF_LINUX = re.compile(r".*-(any|.*linux.*x86_64.*)")
 _ROCM = re.compile(r"rocm([0-9]+(?:\.[0-9]+){1,2})")
 _MOST_TRIED = 4
-"""Versions of a companion, the newest first."""
+"""Most versions of a companion that are tried, newest first."""
 _SDIST_BOUNDS = (192 << 20, 120.0)
-"""Bytes and seconds: vLLM's have 47 MB."""
+"""Limits in bytes and seconds; source archives of vLLM have 47 MB."""
 _UNPACKED_LIMIT_BYTES = 1 << 30
 _IN_MEMORY_BYTES = 8 << 20
 
 
 def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
-    """Return what is known of the versions that are wanted of a layer, and that no row has; of a range the newest."""
+    """Return what is known of wanted versions of a layer that no row has; for a range, of the newest."""
     rule, exact = layer.unlisted, exact_version(wanted)
     why = "nothing is known about this release"
     if rule is not None:
@@ -62,7 +62,7 @@ def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> F
 
 
 def _read(layer: Layer, rule: IndexRule, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
-    """Return what the index has of a version. Raises FailedError, MissingHereError."""
+    """Return what the index has of the wanted versions. Raises FailedError, MissingHereError."""
     if context.web is None:
         raise MissingHereError("there is no network")
     if context.web.offline:
@@ -81,21 +81,21 @@ def _read(layer: Layer, rule: IndexRule, wanted: SpecifierSet, context: PlanCont
 
 
 def derived(layer: Layer, version: Version, why: str) -> Release:
-    """Return a release of which nothing could be read: as the nearest row is, and each need of that is a doubt."""
+    """Return a release that could not be read, modelled on the nearest row: it expects most of what that requires."""
     default = layer.arguments["VERSION"].default
     release = Release(version=f"{version}", source=layer.source, derived=default, doubts=(why,))
     if not layer.releases:
         return release
-    # a set of wheels says nothing of how the same is built from source
+    # a set of wheels shows nothing about a build from source
     alike = [row for row in layer.releases if bool(row.wheels) == bool(layer.unlisted and layer.unlisted.wheels)]
     rows = alike if layer.unlisted else layer.releases
     near = min(rows or layer.releases, key=lambda row: _distance(version_of(row.version) or NO_VERSION, version))
     if (rule := layer.unlisted) is not None:
         arguments = {name: near.arguments[name] for name in near.arguments if name in rule.arguments}
-        # what names a fact is known of no release but of that which says it
+        # a fact is known only of the release that states it, so entries with other facts are left out
         facts = {fact: value for name, value in arguments.items() for fact in placeholders(rule.arguments[name])[:1]}
         release = row_of(rule, facts | {"VERSION": f"{version}", "FOUND": f"{version}"}, near.source)
-    # what is newer asks for no older Python or glibc; what is older may take one that the row does not
+    # a newer release needs no older Python or glibc; an older one may accept one that the row does not
     is_newer = version > (version_of(near.version) or NO_VERSION)
     rising = {"python", "glibc"} if is_newer else set[str]()
     hard = [need for need in near.requires if need.component in rising or not need.versions]
@@ -112,14 +112,14 @@ def derived(layer: Layer, version: Version, why: str) -> Release:
 
 
 def _floor(need: Need) -> Need | None:
-    """Return the minor release below which a need does not hold: `rocm>=7.14` of `rocm==7.14.*`; None: none."""
+    """Return a need's minor release as its lower limit: `rocm>=7.14` for `rocm==7.14.*`; None without one."""
     lowest = [spec.version for spec in need.versions if spec.operator in {">=", "==", "~="}]
     least = version_of(lowest[0].removesuffix(".*")) if lowest else None
     return Need(need.component, SpecifierSet(f">={least.major}.{least.minor}")) if least else None
 
 
 def _can_be_named(layer: Layer, version: Version) -> bool:
-    """Whether the sources of a layer can be had in any version that is named."""
+    """Return whether the sources of a layer can be fetched in a version that no row has."""
     argument = layer.arguments.get("VERSION")
     if argument is None or any(release.wheels for release in layer.releases):
         return False
@@ -127,8 +127,8 @@ def _can_be_named(layer: Layer, version: Version) -> bool:
 
 
 def _distance(version: Version, wanted: Version) -> tuple[float, ...]:
-    """Return how far a version is from another: by the first number that differs; of those as far, the earlier ones
-    first, and of these the latest. What is like b1 comes last.
+    """Return a sort key for the distance to another version: the first number that differs; of equally distant ones,
+    the earlier first, and of these the latest. Versions like b1 come last.
     """
     ours, theirs = ((*one.release, 0, 0, 0, 0)[:4] for one in (version, wanted))
     at = next((at for at in range(4) if ours[at] != theirs[at]), 4)
@@ -147,7 +147,7 @@ class ProjectPages:
 
     rule: IndexRule
     files: Mapping[str, tuple[IndexFile, ...]]
-    """By project, its companions among them."""
+    """Files by project, including its companions."""
 
     def versions(self, *, good: bool = False) -> list[Version]:
         """Return the versions, newest first, without local parts; `good`: final, and not withdrawn (PEP 592)."""
@@ -157,7 +157,7 @@ class ProjectPages:
         return sorted({Version(file.version.public) for file in files}, reverse=True)
 
     def newest(self, wanted: SpecifierSet) -> Version | None:
-        """Return the newest version that fits: a good one, where there is one."""
+        """Return the newest version that fits, preferably a good one."""
         good = wanted.filter(self.versions(good=True))
         return next(good, None) or next(wanted.filter(self.versions(), prereleases=True), None)
 
@@ -169,7 +169,7 @@ def read_pages(rule: IndexRule, index: str, web: Http) -> ProjectPages:
 
 
 def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http) -> tuple[Release, ...]:
-    """Return the rows of a version: of each project that has it one, of wheels for ROCm one for each ROCm.
+    """Return the rows of a version: one for each project that has it; of wheels for ROCm, one for each ROCm.
 
     Raises FailedError, MissingHereError.
     """
@@ -190,7 +190,7 @@ def read_releases(layer: Layer, version: Version, pages: ProjectPages, web: Http
 
 
 def _is_of(file: IndexFile, wanted: Version, rule: IndexRule) -> bool:
-    """Whether a file is one of a version that a rule reads."""
+    """Return whether a file belongs to a version and is read by the rule."""
     if rule.read == "sdist":
         return not file.tags and file.version == wanted
     if _OF_LINUX.fullmatch(file.tags) is None:
@@ -226,7 +226,7 @@ def _release(
     if chosen.yanked is not None:
         reason = f": {chosen.yanked[:200]}" if chosen.yanked else ""
         doubts.insert(0, f"its project has withdrawn it (yanked){reason}")
-    # what a row has beside that agrees in the facts that the rule reads (a torch's ROCm)
+    # its other contents are those of a row with the same facts that the rule reads (a torch's ROCm)
     read = [name for name, text in rule.has.items() if {*placeholders(text)} & {fact.name for fact in rule.facts}]
     same = (one.has for one in layer.releases if all(one.has.get(name) == row.has.get(name) for name in read))
     if read and (known := next(same, None)) is None:
@@ -238,7 +238,7 @@ def _release(
 
 
 def row_of(rule: IndexRule, facts: Mapping[str, str], source: str) -> Release:
-    """Return the row of a release by its rule and what is known of it; what needs another fact is left out."""
+    """Return the row of a release from its rule and known facts; entries that need another fact are left out."""
     has, arguments = (
         {name: text for name, template in table.items() for text in filled([template], facts)}
         for table in (rule.has, rule.arguments)
@@ -256,12 +256,12 @@ def row_of(rule: IndexRule, facts: Mapping[str, str], source: str) -> Release:
 
 
 def filled(templates: Iterable[str], facts: Mapping[str, str]) -> Iterator[str]:
-    """Yield templates with their facts; one whose fact is not known is left out."""
+    """Yield templates with their facts filled in; one whose fact is not known is left out."""
     yield from (expand(text, facts) for text in templates if facts.keys() >= {*placeholders(text)})
 
 
 def needs_of(texts: Iterable[str]) -> Iterator[Need]:
-    """Yield needs; what is not one is left out."""
+    """Yield the needs in texts; invalid ones are left out."""
     yield from (Need(one.name, one.specifier) for text in texts if (one := parsed(text)) is not None)
 
 
@@ -283,7 +283,7 @@ def _texts(file: IndexFile, project: str, rule: IndexRule, web: Http) -> dict[st
 
 
 def value_of(fact: IndexFact, texts: Mapping[str, str]) -> str | None:
-    """Return what the first of its files says; of several versions the oldest."""
+    """Return the value from the first of its files that has one; of several versions, the oldest."""
     for name in fact.files:
         if found := [value for value in fact.pattern.findall(texts.get(name, "")) if _VALUE.fullmatch(value)]:
             return str(min(found, key=lambda value: version_of(value) or NO_VERSION))
@@ -291,7 +291,7 @@ def value_of(fact: IndexFact, texts: Mapping[str, str]) -> str | None:
 
 
 def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -> tuple[dict[str, str], list[str]]:
-    """Return the versions of the companions that belong to a file, and what is in doubt about them."""
+    """Return the versions of the companions that belong to a file, and doubts about them."""
     found, doubts = dict[str, str](), list[str]()
     for name in pages.rule.companions:
         builds = {one.version: one for one in pages.files[name] if one.version.local == file.version.local and one.tags}
@@ -316,7 +316,7 @@ def _requires_exactly(metadata: str, project: str, version: Version) -> bool:
 
 
 def _of_tags(files: Sequence[IndexFile]) -> Iterator[Need]:
-    """Yield the Python and the glibc that files are for: Requires-Python, and the tags of wheels (PEP 425, PEP 600)."""
+    """Yield the Python and glibc that files need, from Requires-Python and the tags of wheels (PEP 425, PEP 600)."""
     try:
         python = SpecifierSet(files[0].requires_python)
     except InvalidSpecifier:

@@ -1,6 +1,6 @@
-"""A Python environment over an image, in a file or a folder of its own: what it was made for, and what it has.
+"""A Python environment on top of an image, in its own file or folder: what it was made for, and what it has.
 
-As in LUMI's guide, its scripts hold the one path that it is bound to (LUMI-AI-Guide, chapter 2).
+As in LUMI's guide, its scripts contain the one path where it is bound (LUMI-AI-Guide, chapter 2).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from lumiimg.inventory.components import versions_in
 from lumiimg.resolve.python_target import OF_TORCH
 
 MOUNT = "/user-software"
-"""Where it is in the container."""
+"""Its path in the container."""
 BIN = f"{MOUNT}/bin"
 RECORD = "lumiimg-venv.json"
-"""In the environment: what it was made for."""
+"""File in the environment that records what it was made for."""
 _EDGE_BYTES = 1 << 20
 _MOST_NAMED = 6
 _OF_TORCH = re.compile(rf"(?:{'|'.join(sorted(OF_TORCH))})(?![\w.-])", re.IGNORECASE)
-"""A requirement that the image has, and no environment takes."""
+"""A requirement that the image meets and no environment installs."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][ -~]{0,100}")
 _LIBRARY = re.compile(r"python(3\.[0-9]{1,2})")
 
 
 class VenvFault(StrEnum):
-    """What is wrong with an environment over an image."""
+    """A fault of an environment on top of an image."""
 
     OWN_TORCH = "own torch"
     OWN_PART = "own part of torch"
@@ -57,43 +57,43 @@ _Line = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]*\Z", d
 
 @dataclass(frozen=True, slots=True)
 class VenvRecord:
-    """What an environment was made for, as it lies in it."""
+    """The record in an environment of what it was made for."""
 
     image: _Line
-    """Path of the image then."""
+    """Path of the image at that time."""
     image_mark: _Word | None
-    """Short name of the image's content; null for a folder."""
+    """Fingerprint of the image's content; null for a folder."""
     python: _Word
-    """Of the image: `3.12`."""
+    """Python version of the image: `3.12`."""
     torch: _Word | None
-    """Of the image, which stays; null where it has none."""
+    """torch version of the image, which is not replaced; null if it has none."""
     requirements: tuple[_Line, ...] = ()
-    """That were asked for, as in PEP 508."""
+    """The requested packages, as in PEP 508."""
     packages: Mapping[_Word, _Word] = field(default_factory=dict)
-    """Versions of what was put in, by name."""
+    """Versions of the installed packages, by name."""
     replaces: Mapping[_Word, _Word] = field(default_factory=dict)
-    """Versions of the image's packages in whose place some of these are, as asked for."""
+    """Versions of the image's packages that some of these replace, as requested."""
     made_by: _Line = ""
-    """The release of lumiimg."""
+    """Release of lumiimg that made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Venv:
-    """An environment as it is found."""
+    """An environment on disk."""
 
     path: Path
     """Absolute."""
     is_file: bool
     """Whether it is a squashfs file; else a folder."""
     python: str | None
-    """`3.12`, by its folder of packages; None without one."""
+    """`3.12`, from its folder of packages; None without one."""
     packages: Mapping[str, str]
-    """Versions of what it has itself, by name."""
+    """Versions of its own packages, by name."""
     record: VenvRecord | None
-    """None where lumiimg did not make it."""
+    """None if lumiimg did not make it."""
 
     def bind(self, *, read_only: bool) -> Bind:
-        """Return what binds it. Raises BadInputError for a path that no engine takes with options behind it."""
+        """Return its bind. Raises BadInputError for a path that no engine accepts together with bind options."""
         if not str(self.path).isprintable() or set(str(self.path)) & set(",:\\"):
             raise BadInputError("a path with such characters cannot be bound", where=str(self.path), hint="rename it")
         why = "the Python environment, at the place that it was made for (LUMI-AI-Guide chapter 2)"
@@ -101,7 +101,7 @@ class Venv:
 
 
 def open_venv(path: Path) -> Venv:
-    """Return an environment. Raises BadInputError for what is not one, or whose record was changed by hand."""
+    """Return the environment at a path. Raises BadInputError if it is not one, or its record is not valid."""
     try:
         image = open_image(path)
     except ImageError as error:
@@ -131,10 +131,10 @@ def _no_venv(path: Path, why: str) -> BadInputError:
 
 
 def image_fingerprint(path: Path) -> str | None:
-    """Return a short name of the content of an image, which no other image has; None of a folder.
+    """Return a short fingerprint that identifies the content of an image; None for a folder.
 
-    It is made of the size, beginning and end of its file systems, where squashfs has the times and sizes of all files:
-    so it is there in milliseconds, and a signature does not change it. It does not prove the origin.
+    It is made from the size, beginning and end of its file systems, where squashfs has the times and sizes of all
+    files. So it takes milliseconds, and a signature does not change it. It does not prove the origin.
     """
     if not path.is_file():
         return None
@@ -150,7 +150,7 @@ def image_fingerprint(path: Path) -> str | None:
 
 
 def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[VenvFault, str]]:
-    """Yield what is wrong with an environment over an image that has these versions, worst first."""
+    """Yield the faults of an environment on top of an image that has these versions, worst first."""
     name, torch, record = venv.path.name, has.get("torch"), venv.record
     python = record.python if record else venv.python
     if python is not None and has.get("python") not in (None, python):
@@ -174,7 +174,7 @@ def faults_of(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[tuple[
 
 
 def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is to be known of an environment over an image. Raises RefusedError where no job would use it."""
+    """Yield notes on an environment on top of an image. Raises RefusedError if no job would use it."""
     for fault, sentence in faults_of(venv, path, has):
         if fault is VenvFault.OTHER_PYTHON:
             again = made_again(venv, path)
@@ -184,7 +184,7 @@ def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[st
 
 
 def made_again(venv: Venv, image: Path) -> Remedy:
-    """Return the command that makes an environment for an image; a sentence where its packages are not known."""
+    """Return the command that makes an environment again for an image; a sentence if its packages are not known."""
     known = [text for text in venv.record.requirements if not _OF_TORCH.match(text)] if venv.record else []
     named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
     output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
