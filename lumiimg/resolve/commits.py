@@ -1,7 +1,7 @@
-"""Python projects at commits of git: what each says of itself in its pyproject.toml (PEP 518, 621). Nothing of it runs.
+"""Python projects at git commits, as described by their pyproject.toml (PEP 518, 621). None of their code runs.
 
-What is said only when it is built (a version by setuptools-scm, the requirements of a setup.py) is not known here: the
-build in the image shows what is missing then.
+Values that only a build determines (a version by setuptools-scm, the requirements of a setup.py) are not known here:
+the build in the image then reports what is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FILE = "pyproject.toml"
 _MOST_BYTES = 1 << 30
-# what pip takes where no build system is named (PEP 518); `wheel` is for setuptools before 70.1
+# what pip uses if no build system is named (PEP 518); `wheel` is for setuptools before 70.1
 _USUAL = ("setuptools>=40.8.0", "wheel")
 
 
@@ -37,7 +37,7 @@ class CommitProject:
 
     source: LockedSource
     requires: tuple[str, ...]
-    """As in PEP 508: to be built, and to be used with the extras that are asked for."""
+    """As in PEP 508: for its build, and for its use with the requested extras."""
 
 
 def read_commits(own: Sequence[UserRequirement], sources: Sources) -> tuple[CommitProject, ...]:

@@ -1,4 +1,4 @@
-"""What a request is decided on: the catalogue as it is for one site, images as bases, releases that no row has."""
+"""The context in which a request is decided: catalogue, site, images as bases, releases without a row."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 _PREFERRED = {"net-plugin": PLUGIN, "libfabric": "fabric-bundled"}
-"""Component -> the layer to bring in, where several could."""
+"""Component -> the layer to add, if several provide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundReleases:
-    """What is known of a version that no row has."""
+    """What is known of a version without a row."""
 
     releases: tuple[Release, ...] = ()
     instead: str = ""
-    """What the package index has, where it does not have the version."""
+    """What the package index has, if it does not have the version."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """What a request is decided on. Its methods raise as those of the catalogue do."""
+    """The context in which a request is decided. Its methods raise as those of the catalogue do."""
 
     catalogue: Catalogue
     mirrors: Mirrors = field(default_factory=lambda: Mirrors({}))
     path: str | None = ""
-    """The PATH in which bootstrap programs are looked for."""
+    """The PATH that is searched for bootstrap programs."""
     site: Site | None = None
     preferred: Mapping[str, str] = field(default_factory=dict)
-    """Releases of layers to keep, by name, where the request does not name another."""
+    """Releases to prefer, by name of the layer, unless the request names another."""
     images: Mapping[str, Layer] = field(default_factory=dict)
-    """Bases that are images, those that were read, and the layer of the user's own packages, by their names."""
+    """Bases that are images and were read, and the layer of the user's own packages, by name."""
     web: Http | None = None
-    """By which releases are looked for that no row has; None: no server is asked."""
+    """Client for finding releases without a row; None: no server is asked."""
     on_line: Callable[[str], None] = lambda _: None
-    """Is given a line about what is fetched."""
+    """Called with a line about each fetch."""
     found: Mapping[str, FoundReleases] = field(default_factory=dict)
     """What is known of releases without a row, by layer."""
     pull: Callable[[str], Path] = Path
-    """Brings a base out of a registry here, to be read."""
+    """Fetches a base from a registry, to be read."""
 
     @classmethod
     def from_request(cls, request: Request, catalogue: Catalogue, environment: Mapping[str, str]) -> Self:
-        """Return what a request is decided on here, without asking a server. Raises BadInputError."""
+        """Return the context of a request on this machine, without asking a server. Raises BadInputError."""
         mirrors = parse_mirrors(read_settings(environment).mirrors, request.mirrors)
         site = find_site(request.site, environment) if request.site else None
         if site is not None and request.host:
-            from lumiimg.host.snapshot import read_snapshot  # with ELF data, which no other request needs
+            from lumiimg.host.snapshot import read_snapshot  # loads ELF data, which no other request needs
 
             site = site_as_observed(site, read_snapshot(Path(request.host)), request.host)
         return cls(catalogue, mirrors, environment.get("PATH"), site)
@@ -76,7 +76,7 @@ class PlanContext:
         return self.images.get(name) or self.catalogue.base(name)
 
     def layer(self, name: str) -> Layer:
-        """Return a layer as it is for the GPU of the site, with the releases that were found."""
+        """Return a layer for the GPU of the site, with the releases that were found."""
         own = self.images.get(name)
         if own is not None and not own.is_base:
             return own
@@ -86,7 +86,7 @@ class PlanContext:
         return layer
 
     def layers(self, component: str | None = None) -> Iterator[Layer]:
-        """Yield every layer that can be read; `component`: all that bring it, and few others."""
+        """Yield every readable layer; with `component`, all that provide it, and few others."""
         for name in self.catalogue.layer_names() if component is None else self.catalogue.may_bring(component):
             try:
                 is_base = self.catalogue.entry(name).is_base

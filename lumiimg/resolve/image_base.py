@@ -1,6 +1,6 @@
-"""An image of somebody else's as a base: read first, so that what it has is neither put in again nor shadowed.
+"""Somebody else's image as a base: read first, so that its software is neither installed again nor shadowed.
 
-Rule 7 is of it: whether its GPU code is for the site. What is known of layers of the same names holds for it, too.
+Rule 7 is about it: whether its GPU code is for the site. Known troubles of layers with the same names apply to it, too.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _AGENTS = {
     "oci-archive": "oci-archive",
     "docker-archive": "docker-archive",
 }
-"""How an engine is made to start from it, by the kind of image. Source: Apptainer user guide, definition files."""
+"""Bootstrap agent for each kind of image. Source: Apptainer user guide, definition files."""
 LOCAL_AGENTS = frozenset(_AGENTS.values())
-"""Those that read a file or a folder of this machine."""
+"""Agents that read a file or a folder of this machine."""
 _IN_REGISTRY = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9._-]+)+(:[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)
 _REMOTE = re.compile(r"[a-z-]+://")
 
@@ -55,20 +55,20 @@ _OUTCOMES = {
 }
 _GPU_SOURCE = "read in the image; LLVM AMDGPUUsage, target ID (lumiimg/gpu/targets.toml, roles.toml)"
 _KERNELS = {"sglang": "sgl-kernel", "vllm": "vLLM _C"}
-"""What the GPU code of a layer is called, where that is not the layer's name."""
+"""Name of a layer's GPU code, if that differs from the layer's name."""
 
 
 class ForeignBase(Layer, frozen=True, kw_only=True):
     """An image as a base."""
 
     gpu: tuple[ComponentFit, ...] = ()
-    """What the GPU of the site makes of its code; empty where none is known, or the image is not here."""
+    """Whether the site's GPU runs its code, by component; empty if no GPU is known or the image is not here."""
 
 
 def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = None) -> ForeignBase:
-    """Return an image as a base with what it has; `pull` brings one of a registry here, `site` has the GPU.
+    """Return an image as a base, with its contents; `pull` fetches one from a registry, `site` has the GPU.
 
-    Raises BadInputError for what is not an image, and what `pull` raises.
+    Raises BadInputError for anything that is not an image, and what `pull` raises.
     """
     refuse_password(base, "--base")
     if not base.isprintable():
@@ -84,7 +84,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     if scheme is None and _IN_REGISTRY.fullmatch(base) and not Path(base).exists():
         raise BadInputError("no such file", where=base, hint=f"for an image in a registry: docker://{base}")
     from lumiimg.catalog.settings import user_cache
-    from lumiimg.image import ImageError, open_image, refuse_empty  # 70 ms that a base of the catalogue should not cost
+    from lumiimg.image import ImageError, open_image, refuse_empty  # 70 ms, not for a base of the catalogue
     from lumiimg.inventory.components import Inventory
 
     path = Path(base) if scheme is None else pull(base)
@@ -95,7 +95,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     except ImageError as error:
         if scheme is None:
             raise
-        from lumiimg.fetch.pull import drop_damaged  # HTTP, which no file needs
+        from lumiimg.fetch.pull import drop_damaged  # loads HTTP, which a file does not need
 
         drop_damaged(path)
         raise ImageError(error.what, where=base, hint=error.hint or "fetch or build the image again") from error
@@ -104,13 +104,13 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
     name = base.removeprefix(scheme[0])
     if scheme[0] == DAEMON_SCHEME:
         return structs.replace(found, name=_name_of(name))
-    # what was read is what is built on, whatever the tag means by then
+    # build on the image that was read, whatever the tag means by then
     origin = name if "@" in name else f"{name}@sha256:{path.name}"
     return foreign_layer("docker", origin, found.has, found.provides, found.gpu)
 
 
 def local_base(path: Path, contents: Inventory, site: Site | None = None) -> ForeignBase:
-    """Return an image of this machine as a base; `site`: whose GPU is to take its code."""
+    """Return an image on this machine as a base; the GPU of `site` is to run its code."""
     image, account = contents.image, None
     if site is not None and site.arch is not None:
         from lumiimg.host.container_view import gpu_of_machine
@@ -128,9 +128,9 @@ def local_base(path: Path, contents: Inventory, site: Site | None = None) -> For
 def read_bases(
     base: str, catalogue: Catalogue, pull: Callable[[str], Path], site: Site | None = None
 ) -> dict[str, Layer]:
-    """Return the base by its name where it is an image to be read: somebody's own, or a file that a site has.
+    """Return the base by its name if it is an image to read: the user's own, or a file that a site has.
 
-    A name of the catalogue comes before a file of that name. Raises as `read_foreign`.
+    A name in the catalogue takes precedence over a file of that name. Raises as `read_foreign` does.
     """
     if catalogue.knows(name := base.replace("/", "-")) and name != base and not Path(base).exists():
         raise BadInputError("no such file", where=base, hint=f"did you mean {name}?")
@@ -144,7 +144,7 @@ def read_bases(
 def foreign_layer(
     agent: str, origin: str, has: Mapping[str, str], provides: Sequence[str], gpu: tuple[ComponentFit, ...] = ()
 ) -> ForeignBase:
-    """Return the base that an image is, by what was read in it."""
+    """Return an image as a base, from what was read in it."""
     return ForeignBase(
         name=_name_of(origin),
         folder=Path(origin),
@@ -160,13 +160,13 @@ def foreign_layer(
 
 
 def _name_of(origin: str) -> str:
-    """Return what an image is called in a plan, by the path or the address that it has."""
+    """Return the name of an image in a plan, from its path or address."""
     name = Path(origin).name.lower().partition("@")[0].removesuffix(".sif")
     return re.sub(r"[^a-z0-9.-]+", "-", name).strip("-.")[:48] or "image"
 
 
 def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:
-    """Rule 7: what jobs of an image call has code for the GPU of the site. Layers on top do not bring it."""
+    """Rule 7: what jobs of an image call must have code for the site's GPU. Layers on top do not add it."""
     if site is None or site.arch is None:
         return
     need, gpu = f"code for {site.arch}", f"{site.arch}, the GPU of {site.name}"

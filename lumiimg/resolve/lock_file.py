@@ -1,12 +1,12 @@
-"""`lumiimg.lock`: what the catalogue does not determine of an image, as types that are written as they are (TOML).
+"""`lumiimg.lock`: what the catalogue does not determine about an image, as types that map directly to TOML.
 
     request          what it was made from, so that it can be made again
-    base, layer      names, digests of their folders, releases, wheels by their addresses
-    first-download   digests that nobody published, by address
+    base, layer      names, digests of their folders, releases, wheels by address
+    first-download   unpublished digests, by address
     rule             results of the compatibility rules
 
-A layer is found in the catalogue by its name and must be the same by digest; its arguments, and the addresses and
-digests of its sources, follow from there and from the request. An image carries the same document, as JSON.
+A layer is found in the catalogue by name and must have the same digest; its arguments, and the addresses and digests
+of its sources, follow from the catalogue and the request. An image carries the same document as JSON.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lumiimg.resolve.requirements import requirement_of
 from lumiimg.resolve.rules import RuleResult
 
 FORMAT: Literal[3] = 3
-"""Of the file; raised when an older lumiimg could not read a newer file rightly."""
+"""Format of the file; raised when an older lumiimg could not read a newer file correctly."""
 AGAIN = "write it again with `lumiimg lock`, and the options that it was made with"
 _SIZE_LIMIT_BYTES = 2 * 1024 * 1024
 _HEAD_BYTES = 1024
@@ -61,14 +61,14 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
 
 
 class LockedCommit(_Written, frozen=True):
-    """A project of Python at a commit of git."""
+    """A Python project at a git commit."""
 
     address: Text
     """`git+https://…@COMMIT`, without a mirror."""
     sha256: Sha256
-    """Of the tar that is made of it."""
+    """Digest of the tar that is made of it."""
     version: Annotated[str, matching(r"[A-Za-z0-9.!+]{1,100}", "a version")]
-    """That it says itself; `0+g` and the commit where it is known only when it is built."""
+    """Version that the project states; `0+g` and the commit if it is known only when it is built."""
 
     def __post_init__(self) -> None:
         address = git_address(self.address)
@@ -77,80 +77,80 @@ class LockedCommit(_Written, frozen=True):
 
 
 class LockedEntry(_Written, frozen=True):
-    """A base or a layer: what the catalogue leaves open of it."""
+    """A base or a layer: what the catalogue leaves open about it."""
 
     name: _Name
-    """In the catalogue."""
+    """Name in the catalogue."""
     layer: _Digest | None = None
     """Digest of its folder; null for an image, which is in no catalogue."""
     release: str = ""
     """Empty for a layer without releases."""
     row: Release | None = None
-    """Of a release that no layer.toml has: what was taken for it."""
+    """Row that was used for a release that no layer.toml has."""
     wheels: dict[str, Sha256] = {}
-    """Digests of its Python distributions by their addresses, without a mirror."""
+    """Digests of its Python distributions by address, without mirrors."""
     wheel_bytes: Annotated[int, msgspec.Meta(ge=0, lt=1 << 50)] | None = None
-    """Of all of them together; null: their index did not say."""
+    """Total size of the wheels; null if their index did not state it."""
     commits: dict[_Name, LockedCommit] = {}
-    """What it builds of commits of git, by name."""
+    """Projects that it builds from git commits, by name."""
 
     def __post_init__(self) -> None:
         refuse({"wheels": next(filter(None, map(_wheel_fault, self.wheels)), None)})
 
     @property
     def locked_wheels(self) -> tuple[LockedSource, ...]:
-        """Its Python distributions, those that it builds of commits last."""
+        """Its Python distributions, those built from commits last."""
         commits = (locked_commit(name, one.version, one.address, one.sha256) for name, one in self.commits.items())
         return (*starmap(locked_wheel, self.wheels.items()), *commits)
 
 
 class LockedImage(_Written, frozen=True):
-    """What was read in an image that is the base, and in no catalogue."""
+    """Contents that were read in a base image that is in no catalogue."""
 
     has: dict[str, str] = {}
     """Versions by component."""
     provides: tuple[str, ...] = ()
     """Components without a version."""
     sha256: Sha256 | None = None
-    """Of a file; a folder has none."""
+    """Digest of a file; a folder has none."""
 
 
 class LockedBase(LockedEntry, frozen=True, kw_only=True):
     """The layer of the base, and where its image is from."""
 
     agent: _Agent
-    """What brings it, as in a definition file."""
+    """Bootstrap agent, as in a definition file."""
     origin: Text = msgspec.field(name="from")
-    """Where it is from, as the agent takes it."""
+    """Where it is from, in the form that the agent reads."""
     digest: _Digest | None = None
-    """Of an image of a registry."""
+    """Digest of an image in a registry."""
     image: LockedImage | None = None
-    """Of an image that is in no catalogue."""
+    """Contents of an image that is in no catalogue."""
 
 
 class LockFile(_Written, frozen=True, kw_only=True):
-    """What a lock says; and the plan that an image carries."""
+    """The contents of a lock, and of the plan that an image carries."""
 
     format: Literal[3] = FORMAT
-    """Of the file."""
+    """Format of the file."""
     lumiimg: str = __version__
-    """Version that wrote it."""
+    """Version of lumiimg that wrote it."""
     digest: _Digest | None = None
-    """Of what stands below the head; null in an image."""
+    """Digest of the text below the head; null in an image."""
     fabric: Fabric = Fabric.NONE
-    """Where it gets libfabric with the cxi provider from."""
+    """Where the image gets libfabric with the cxi provider from."""
     site: str = ""
-    """The machine that it is for; empty: none was named."""
+    """The machine that it is for; empty if none was named."""
     gpu: str = ""
-    """The GPU of that machine; empty where it is not known."""
+    """The GPU of that machine; empty if it is not known."""
     request: LockedRequest
-    """What was asked for."""
+    """The request that it was made from."""
     base: LockedBase
-    """What the layers stand on."""
+    """The base below the layers."""
     layer: tuple[LockedEntry, ...] = ()
-    """In the order in which they are built."""
+    """Layers in build order."""
     first_download: dict[str, Sha256] = {}
-    """Digests of sources that nobody published, by address: of the first download."""
+    """Unpublished digests of sources, by address: those of the first download."""
     rule: tuple[RuleResult, ...] = ()
     """Results of the compatibility rules."""
 
@@ -161,7 +161,7 @@ class LockFile(_Written, frozen=True, kw_only=True):
 
 
 def _wheel_fault(url: str) -> str | None:
-    """Return why an address is not one of a wheel."""
+    """Return why an address is not that of a wheel; None if it is."""
     try:
         locked_wheel(validated_url(url, "a wheel"), None)
     except (BadInputError, ValueError):
@@ -173,7 +173,7 @@ def _wheel_fault(url: str) -> str | None:
 
 
 def to_text(lock: Lock) -> str:
-    """Return the file of a lock. Raises BadInputError for a value that is not UTF-8, or looks like a secret."""
+    """Return the text of a lock file. Raises BadInputError for a value that is not UTF-8, or looks like a secret."""
     document = encode(document_of(lock))
     head = {key: document.pop(key) for key in ("format", "lumiimg")}
     body = tomli_w.dumps(document, multiline_strings=False)
@@ -189,14 +189,14 @@ def to_text(lock: Lock) -> str:
 
 
 def to_record(lock: Lock) -> bytes:
-    """Return the lock as an image carries it: JSON, without what its machine alone can use; raises as `to_text`."""
+    """Return the lock as an image carries it: JSON, without what only its machine can use. Raises as `to_text` does."""
     lock = replace(lock, request=structs.replace(lock.request, host=""))
-    to_text(lock)  # for what it refuses
+    to_text(lock)  # for the values that it refuses
     return json.dumps(encode(document_of(lock)), indent=1, default=str).encode()
 
 
 def document_of(lock: Lock) -> LockFile:
-    """Return what is written of a lock. Raises ValueError for one that is not complete."""
+    """Return the document of a lock. Raises ValueError if the lock is not complete."""
     if lock.missing_digests:
         raise ValueError(lock.missing_digests[0])
     bootstrap, base = lock.bootstrap, lock.base.layer
@@ -220,7 +220,7 @@ def document_of(lock: Lock) -> LockFile:
 
 
 def _request(lock: Lock) -> LockedRequest:
-    """Return what was asked for, as it is found from another folder than it was asked in."""
+    """Return the request with absolute paths, so that it can be repeated in another folder."""
     request, origin = lock.request, lock.bootstrap.origin
     fields = {name: getattr(request, name) for name in LockedRequest.__struct_fields__}
     return structs.replace(
@@ -261,7 +261,7 @@ def _digest(text: str) -> str:
 
 
 def read_document(path: Path) -> LockFile:
-    """Return what stands in a lock. Raises BadInputError for one that was changed by hand, or is of another format."""
+    """Return the document in a lock file. Raises BadInputError if it was changed by hand, or has another format."""
     if not path.exists():
         raise BadInputError("there is no such lock", where=str(path), hint="`lumiimg lock` writes one")
     try:
@@ -278,7 +278,7 @@ def read_document(path: Path) -> LockFile:
 
 
 def refuse_format(document: Mapping[str, Any], path: Path, hint: str) -> None:
-    """Raise BadInputError for the document of an older or a newer lumiimg; `hint` is what to do with an older one."""
+    """Raise BadInputError for the format of an older or a newer lumiimg; `hint` is what to do with an older one."""
     written = document.get("format")
     if type(written) is not int:
         raise BadInputError("is not a lock: key 'format' is missing", where=str(path), hint=hint)
@@ -288,7 +288,7 @@ def refuse_format(document: Mapping[str, Any], path: Path, hint: str) -> None:
 
 
 def request_of(document: LockFile) -> Request:
-    """Return what a lock was made from. Raises BadInputError for a requirement that is none."""
+    """Return the request that a lock was made from. Raises BadInputError for an invalid requirement."""
     for one in document.request.own:
         requirement_of(one.text, one.where)
     return Request(**structs.asdict(document.request))

@@ -1,4 +1,4 @@
-"""Plan to lock: the stack with every argument and source that needs no network."""
+"""From a plan to a lock: the stack with every argument and source that needs no network."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from lumiimg.resolve.request import Request
 
 Released = tuple[Layer, Release | None]
-"""A layer in one release, where it has some."""
+"""A layer in one release, if it has releases."""
 
 
 def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
-    """Settle the stack of a plan that the rules take.
+    """Return the lock of a plan that the rules accept.
 
-    Raises BadInputError for an argument or a source that is wrong, or unused; MissingHereError without the base here.
+    Raises BadInputError for an invalid or unused argument or source; MissingHereError if the base is not available.
     """
     request, site = plan.asked, plan.site
     if plan.fabric is not Fabric.HOST and HEADERS in request.sources:
@@ -66,7 +66,7 @@ def make_lock(plan: Plan, stack: Stack, context: PlanContext) -> Lock:
 
 
 def check_used(request: Request, released: Sequence[Released]) -> None:
-    """Refuse an argument or a source that nothing takes: it is a typing error, not a wish."""
+    """Refuse an argument or a source that no layer uses: it is a typing error, not a wish. Raises BadInputError."""
     arguments = [f"{layer.name}.{name}" for layer, _ in released for name in layer.arguments]
     sources = [source.name for layer, release in released for source in layer.sources_of(release)]
     wrong = [(f"the argument {name}", arguments) for name in request.arguments if name not in arguments]
@@ -76,9 +76,9 @@ def check_used(request: Request, released: Sequence[Released]) -> None:
 
 
 def lock_layer(layer: Layer, release: Release | None, request: Request) -> LockedLayer:
-    """Return a layer with what the catalogue and the request say of it: arguments, and archives but for their digests.
+    """Return a layer with its arguments and archives, by catalogue and request; unpublished digests stay open.
 
-    Raises BadInputError for an argument or a source that is wrong, or would put a secret into the image.
+    Raises BadInputError for an argument or a source that is not valid, or would put a secret into the image.
     """
     arguments = values_of(layer, release, request.arguments)
     for name, argument in layer.arguments.items():
@@ -108,7 +108,7 @@ def lock_layer(layer: Layer, release: Release | None, request: Request) -> Locke
 
 
 def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str | None) -> LockedSource:
-    """Settle one archive, by the digest that is given or published; a file that was given has one (`_with_digest`)."""
+    """Return one locked archive, with the given or published digest; a given file always has one (`_with_digest`)."""
     published = source.sha256.get(expand(source.key, arguments))
     file = expand(source.file, arguments)
     if given is None:
@@ -127,9 +127,9 @@ def _lock_source(source: LayerSource, arguments: Mapping[str, str], given: str |
 
 
 def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) -> str:
-    """Return what was given for a source; a file of this machine by its whole path, with its digest.
+    """Return what was given for a source; a file of this machine as its absolute path, with its digest.
 
-    A file whose *name* is that of a known release must be that release: else a download broke, or was tampered with.
+    A file whose *name* is that of a known release must be that release: else it is damaged or was tampered with.
     """
     location, digest = split_digest(source.name, given)
     if is_address(location):
@@ -148,7 +148,7 @@ def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) 
 
 
 def split_digest(name: str, given: str) -> tuple[str, str | None]:
-    """Return where a source was given from, and its digest, if it has one. Raises BadInputError for what is none."""
+    """Return the location given for a source, and its digest, if any. Raises BadInputError for an invalid digest."""
     location, mark, digest = given.rpartition("#sha256=")
     if not mark:
         return given, None
@@ -158,6 +158,6 @@ def split_digest(name: str, given: str) -> tuple[str, str | None]:
 
 
 def _plain_name(name: str) -> str:
-    """Return a file name that needs no quoting anywhere; the extension stays, tools go by it."""
+    """Return a file name that never needs quoting; the extension stays, because tools rely on it."""
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:]
     return cleaned.lstrip(".-") or "source"

@@ -1,4 +1,4 @@
-"""A user's own Python packages as the last layer: what is below stays as it is, and theirs is resolved beside it."""
+"""A user's own Python packages as the last layer: what is below stays unchanged, and they are resolved beside it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.stack import Stack
 
 _OF_THE_MACHINE = frozenset({"rocm", "rocm-devel", "mpi"})
-"""What a layer whose wheels are not those of the index requires."""
+"""Requirements of layers whose wheels are not those of the index."""
 _SOURCE = "your own requirements; what the layers below have"
 _STAYS = (
     "packages below stay unless --replace names them; only wheels and git commits are accepted; a package that is in "
@@ -60,7 +60,7 @@ _SHOWN = 8
 
 
 def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
-    """Return the layer for each distribution that is made for ROCm, or for MPI; an index has others so called."""
+    """Return the layer for each distribution that is made for ROCm or MPI; an index has others of the same name."""
     found: dict[str, str] = {}
     for layer in layers:
         needs = {need.component for release in layer.releases for need in release.requires}
@@ -75,7 +75,7 @@ def brought_by_layers(layers: Iterable[Layer]) -> dict[str, str]:
 
 
 def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[RuleResult]:
-    """Yield what is known of own packages without an index; a line with a marker is left to the lock."""
+    """Yield what is known of own packages without asking an index; a line with a marker is left to the lock."""
     if "torch" in {*base.has, *base.provides} and not base.is_foreign:
         because = (
             f"the other Python packages of {base.name} are known only if the image is read, and replacing one "
@@ -112,7 +112,7 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
 
 
 def _other_python(asked: Request, python: Version | None) -> Iterator[tuple[UserRequirement, str]]:
-    """Yield each requirement that the image's Python does not meet, and which that is; None: it is not known."""
+    """Yield each requirement that the image's Python (None: not known) does not meet, with that Python's version."""
     if python is not None and len(python.release) > 1:
         late = full_version((python.major, python.minor))
         for one in asked.own:
@@ -121,7 +121,7 @@ def _other_python(asked: Request, python: Version | None) -> Iterator[tuple[User
 
 
 def _planned(stack: Stack) -> dict[str, tuple[str | None, str]]:
-    """Return what a planned stack has: by name, the version where it is known, and who has it."""
+    """Return the packages of a planned stack by name: the version, if it is known, and what provides it."""
     found: dict[str, tuple[str | None, str]] = {}
     layers = {chosen.name for chosen in stack.layers}
     for name, offer in stack.offers.items():
@@ -132,13 +132,13 @@ def _planned(stack: Stack) -> dict[str, tuple[str | None, str]]:
         for name, pin in pins_by_project(chosen.release.wheels if chosen.release else ()).items():
             found[name] = (version_of_pin(pin), f"the layer {chosen.name}")
     for name in ROCM_TRITONS:
-        if name in found:  # `triton` stands beside it
+        if name in found:  # the layers add `triton` beside it
             found.setdefault(TRITON, found[name])
     return found
 
 
 def _not_for_image(name: str, asked: Request, there: Collection[str]) -> tuple[str, str] | None:
-    """Return why what the index has under a name is not for this image, and what to do; None where it may be."""
+    """Return why the index's package of a name is not for this image, and what to do; None if it may be."""
     if is_of_cuda(name, of_index=True):
         other = instead_of(name)
         return "is for NVIDIA's GPUs", _WITHOUT_CUDA.format(other) if other else "leave the line out"
@@ -150,7 +150,7 @@ def _not_for_image(name: str, asked: Request, there: Collection[str]) -> tuple[s
 
 
 def _never_replaced(name: str, asked: Request) -> str | None:
-    """Return why a package of the image is not replaced, whoever asks; None where it may be."""
+    """Return why a package of the image is never replaced; None if it may be."""
     if name in OF_TORCH or _OF_ROCM.fullmatch(name) or is_of_cuda(name, of_index=True) or name in asked.brought:
         return f"{name} is made for the image's ROCm and RCCL, so it stays"
     return None
@@ -166,10 +166,10 @@ def resolve_own(
     preferred: Mapping[str, str] | None = None,
     beside: Sequence[str] = (),
 ) -> tuple[LockedSource, ...]:
-    """Return what own packages bring to what is there (`installed_layer`): wheels, then projects at commits.
+    """Return what own packages add to installed layers (`installed_layer`): wheels, then projects at commits.
 
-    `preferred` are versions to keep where they fit; `beside` are projects that lumiimg adds. Raises RefusedError for
-    what is CUDA's, or a layer's; FailedError for what cannot be had, or does not go together.
+    `preferred` versions are used where they fit; `beside` are projects that lumiimg adds. Raises RefusedError for
+    packages that are CUDA's or a layer's; FailedError for packages that are not available or conflict.
     """
     for one, python in _other_python(asked, version_of(target.python)):
         raise RefusedError(f"{one.where} requires {one.text}, and the image has Python {python}, which stays")
@@ -204,7 +204,7 @@ def resolve_own(
         error.hint = error.hint or _hint(error.what, asked, there)
         raise
     _refuse_brought(asked, there, found.requirers)
-    # an extra of what is there is required by a layer below, to the resolver
+    # to the resolver, a layer below requires the extra of an installed package
     wheels = tuple(wheel for several in found.by_layer.values() for wheel in several if wheel.name not in there)
     wants_torch = (one for one in wheels if one.name in found.requirers.get("torch", ()))
     if compiled := [f"{one.name} {one.version}" for one in wants_torch if not one.file.endswith("-any.whl")]:
@@ -218,7 +218,7 @@ def resolve_own(
 
 
 def _less(layer: LayerRequirements, replaced: Collection[str]) -> LayerRequirements:
-    """Return what a layer has without what others take the place of."""
+    """Return a layer without its packages that are replaced."""
     return replace(
         layer,
         requires=tuple(text for name, text in pins_by_project(layer.requires).items() if name not in replaced),
@@ -227,7 +227,7 @@ def _less(layer: LayerRequirements, replaced: Collection[str]) -> LayerRequireme
 
 
 def _hint(refusal: str, asked: Request, there: Collection[str]) -> str:
-    """Return what to do about a refusal of uv's: the lines that it names, or the layer that makes what they require."""
+    """Return what to do about a conflict: change the lines that uv names, or add the layer for what they require."""
     for name, layer in asked.brought.items():
         if name not in there and is_named(name, refusal):
             return f"the index does not have {name} for this image: --add {layer}"
@@ -242,14 +242,14 @@ def _hint(refusal: str, asked: Request, there: Collection[str]) -> str:
 
 
 def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
-    """Return a locked layer as part of the image, with all its distributions.
+    """Return a locked layer as an installed part of the image, with all its distributions.
 
-    What is in the general index stays a requirement in its one version, so that its extras are known.
+    Distributions of the general index stay requirements, each in its one version, so that their extras are known.
     """
     release = layer.release
     elsewhere = pins_by_project(layer.pins) if release and release.indexes else {}
     of_index = {wheel.name: wheel.version for wheel in layer.wheels if wheel.name not in elsewhere}
-    has = {name: version_of_pin(pin) for name, pin in elsewhere.items()}  # its wheel may be of a layer below
+    has = {name: version_of_pin(pin) for name, pin in elsewhere.items()}  # its wheel may belong to a layer below
     has |= {wheel.name: wheel.version for wheel in layer.wheels if wheel.name in elsewhere}
     if is_base or wants_python(layer):
         has |= {name: version for name, version in layer.versions.items() if name not in NOT_PYTHON}
@@ -263,7 +263,7 @@ def installed_layer(layer: LockedLayer, *, is_base: bool) -> LayerRequirements:
 
 
 def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[str, frozenset[str]]) -> None:
-    """Raise RefusedError if what is not for this image comes in, with the line for which it does."""
+    """Raise RefusedError if a package that is not for this image would be added, and name the line that requires it."""
     for name in sorted(requirers.keys() - {*there}):
         way = [name, *all_requirers(name, requirers)]
         of_lines = [one for one in way if THIS_IMAGE in requirers.get(one, ())]
@@ -281,7 +281,7 @@ def _refuse_brought(asked: Request, there: Collection[str], requirers: Mapping[s
 
 
 def _project_of(own: UserRequirement) -> str:
-    """Return what uv calls the project of a line: one at a commit is a layer, to it."""
+    """Return uv's name for the project of a line: to uv, a project at a commit is a layer."""
     return f"layer-{own.name}" if own.requirement.url else own.name
 
 

@@ -1,4 +1,4 @@
-"""One way from a request to its answer, for every command: the stack and its lock, or a refusal and what works."""
+"""From a request to its answer, for every command: the stack and its lock, or a refusal and what works instead."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _WHY_FABRIC = {
     Fabric.BUNDLED: "libfabric and libcxi inside the image",
 }
 _PLAIN = {"os", "glibc", "python", "rocm", "rccl"}
-"""What a base has that is only there to be built on."""
+"""Contents of a base that only serves to be built on."""
 _SERVER = "llm-server"
 _NEAREST_REQUESTS = 1000
-"""Decided at most on the way to the nearest that works: a thousand take about two seconds."""
+"""Most requests that are tried to find the nearest that works: a thousand take about two seconds."""
 
 
 def decide(request: Request, context: PlanContext) -> Plan:
-    """Return the answer to a request: a refusal names the nearest that works. Raises BadInputError."""
+    """Return the answer to a request; a refusal names the nearest request that works. Raises BadInputError."""
     given = context.images
     request, context = _prepared(request, context)
     if not given:
@@ -71,8 +71,8 @@ def decide(request: Request, context: PlanContext) -> Plan:
 
 
 def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
-    """Return on which bases of the catalogue the layers of a request can be put, those without doubts first, then the
-    newest: of what was asked for, then of ROCm. Raises BadInputError as `decide` does, if it is so on every base.
+    """Return the bases of the catalogue on which the layers of a request can be put, those without doubts first, then
+    the newest by requested layers and by ROCm. Raises BadInputError as `decide` does if no base fits for that reason.
     """
     request, context = _prepared(request, context)
     plans, faults = list[Plan](), list[BadInputError]()
@@ -92,14 +92,14 @@ def possible_bases(request: Request, context: PlanContext) -> PossibleBases:
 
 
 def _age(plan: Plan) -> tuple[list[Version], Version]:
-    """Return what a plan is newer or older by than another of the same layers."""
+    """Return a sort key for how new a plan is, compared with others of the same layers."""
     chosen = {layer.name: layer.version for layer in plan.layers}
     versions = [version_of(chosen.get(name)) or NO_VERSION for name in plan.asked.unpinned]
     return versions, version_of(plan.base.has.get("rocm")) or NO_VERSION
 
 
 def _prepared(request: Request, context: PlanContext) -> tuple[Request, PlanContext]:
-    """Return both with the releases that arguments name, those found that no row has, and the user's own packages."""
+    """Return both, with releases that arguments name, releases found without a row, and the user's own packages."""
     refuse_secrets(request)
     request = with_releases(request, context.catalogue)
     context = _with_found_releases(request, context)
@@ -115,7 +115,7 @@ def _prepared(request: Request, context: PlanContext) -> tuple[Request, PlanCont
 
 
 def _with_found_releases(request: Request, context: PlanContext) -> PlanContext:
-    """Return the context with what is found of versions without a row: those asked for, and those that these expect."""
+    """Return the context with what is found of versions without a row: requested ones, and those that they expect."""
     asked = [wanted(text) for text in request.add]
     found = dict(context.found)
     while asked:
@@ -124,7 +124,7 @@ def _with_found_releases(request: Request, context: PlanContext) -> PlanContext:
         layer = context.catalogue.entry(name) if versions and context.catalogue.knows(name) else None
         if layer is None or layer.is_base or name in found or _is_listed(layer, versions):
             continue
-        from lumiimg.resolve.unlisted import find_releases  # 60 ms that only a version without a row should cost
+        from lumiimg.resolve.unlisted import find_releases  # 60 ms, only for a version without a row
 
         found[name] = find_releases(layer, versions, context)
         expected = [need for release in found[name].releases for need in release.expects]
@@ -135,14 +135,14 @@ def _with_found_releases(request: Request, context: PlanContext) -> PlanContext:
 
 
 def _is_listed(layer: Layer, versions: SpecifierSet) -> bool:
-    """Whether the catalogue has a release of a layer among some versions."""
+    """Return whether the catalogue has a release of a layer in a range of versions."""
     default = layer.arguments.get("VERSION")
     own = [row.version for row in layer.releases] or ([default.default] if default else [])
     return any(versions.contains(version, prereleases=True) for version in own)
 
 
 def _decided(asked: Request, context: PlanContext) -> Plan:
-    """Decide a request; where nobody names the fabric, the image gets its own if that leaves fewer doubts."""
+    """Return the plan of a request; if no fabric is named, the image gets its own if that leaves fewer obstacles."""
     named = next((fabric for fabric, layer in _OF_FABRIC.items() if layer in asked.unpinned), None)
     _refuse_fabric(asked, named, context.site)
     chosen = named if asked.fabric == AUTO else Fabric(asked.fabric)
@@ -164,7 +164,7 @@ def _decided(asked: Request, context: PlanContext) -> Plan:
 
 
 def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) -> Plan:
-    """Decide a request with one fabric; None: the one that the base and the site allow."""
+    """Return the plan of a request with one fabric; None: the one that the base and the site allow."""
     base, site = context.base(asked.base), context.site
     fabric, results = Fabric.NONE, list[RuleResult]()
     if isinstance(base, ForeignBase):
@@ -193,7 +193,7 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
         return Plan(asked, base, None, fabric, (*results, *search.refusals()), site=site)
     results += rules.torch_kind(stack)
     if asked.own:
-        from lumiimg.resolve.own_packages import check_own_packages  # with uv's side of it, for those who have some
+        from lumiimg.resolve.own_packages import check_own_packages  # loads the part for uv, only when needed
 
         results += check_own_packages(asked, stack, base)
     of_fabric = rules.fabric_versions(stack, site, fabric) if site is not None else None
@@ -203,7 +203,7 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
 
 
 def _refuse_fabric(asked: Request, named: Fabric | None, site: Site | None) -> None:
-    """Raise BadInputError for a fabric that says nothing, or that one of the layers denies."""
+    """Raise BadInputError for a fabric that has no effect, or that contradicts one of the layers."""
     if asked.fabric in {AUTO, named}:
         return
     if named is not None:
@@ -218,7 +218,7 @@ def _refuse_fabric(asked: Request, named: Fabric | None, site: Site | None) -> N
 
 def _offers(base: Layer, site: Site | None) -> dict[str, OfferedComponent]:
     offers = {name: OfferedComponent(None, base.name) for name in base.provides}
-    if "python3" in base.provides:  # there is one, and which it is only reading the image shows
+    if "python3" in base.provides:  # its version is known only after reading the image
         offers["python"] = OfferedComponent(None, base.name)
     offers |= {name: OfferedComponent(version, base.name) for name, version in base.has.items()}
     if site is not None and site.arch is not None:
@@ -227,7 +227,7 @@ def _offers(base: Layer, site: Site | None) -> dict[str, OfferedComponent]:
 
 
 def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -> list[WantedLayer]:
-    """Return the layers that are asked for, behind those that the fabric takes."""
+    """Return the requested layers, after those that the fabric needs."""
     wishes = [WantedLayer(wanted(text)) for text in asked.add]
     layers = [context.layer(wish.need.component) for wish in wishes]
     there = {*base.provides, *base.has}
@@ -246,12 +246,12 @@ def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -
 
 
 def _newer(plan: Plan, context: PlanContext) -> NewerRecipe | None:
-    """Return the recipe of the same layers for the same machine whose releases are newer, and without doubts."""
+    """Return a recipe of the same layers for the same machine with newer releases and without doubts."""
     asked, site = plan.asked, plan.site
     if site is None or site.is_any or not asked.add or asked.add != asked.unpinned or asked.own:
         return None
     for name in context.catalogue.recipe_names():
-        with suppress(BadInputError):  # a recipe of the user's that is wrong
+        with suppress(BadInputError):  # a faulty recipe of the user's
             recipe = context.catalogue.recipe(name)
             same = {name_of(text) for text in recipe.add} == {*asked.add} and recipe.site == site.name
             if not same or recipe.base == asked.base:
@@ -264,15 +264,15 @@ def _newer(plan: Plan, context: PlanContext) -> NewerRecipe | None:
     return None
 
 
-# -- after a refusal: requests near it, each adding or giving something up, those that change least first --
+# -- after a refusal: similar requests, each adding or dropping something, the smallest change first --
 
 
 def _nearest(asked: Request, context: PlanContext) -> Plan | None:
-    """Return the plan of the nearest request that works; on another base only if that can be had here."""
+    """Return the plan of the nearest request that works; on another base only if that is available here."""
     for other in islice(_nearby_requests(asked, context), _NEAREST_REQUESTS):
         try:
             plan = _decided(other, context)
-        except BadInputError:  # a layer of the user's that nothing can be built with
+        except BadInputError:  # a faulty layer of the user's
             continue
         if not plan.refused and (plan.missing is None or other.base == asked.base):
             return plan
@@ -280,7 +280,7 @@ def _nearest(asked: Request, context: PlanContext) -> Plan | None:
 
 
 def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request]:
-    """Yield other requests, those that differ least first. None has arguments or sources."""
+    """Yield similar requests, the least different first. None has arguments or sources."""
     asked = structs.replace(request, arguments={}, sources={})
     here, names, alike = asked.base, asked.unpinned, partial(_alike, context=context)
     plugins = [name for name in names if PLUGIN_COMPONENT in context.layer(name).provides]
@@ -291,20 +291,20 @@ def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request
     if asked != request:
         yield asked
     if carried := _carried(here, context):
-        # what an image is there for, or what does the same, and the layers on it
+        # the main software of an image, or what does the same, and the layers on it
         same = (carried, *(name for name in names if name != carried))
         yield from each(_bases_near(here, context), (same, *alike(same)))
     if asked.fabric != AUTO:
         yield structs.replace(asked, fabric=AUTO)
     elif not {"rccl", "rocm"} & {*context.base(here).provides, *context.base(here).has}:
-        yield structs.replace(asked, fabric="none")  # nothing for GPUs: there is no RCCL that would take a plugin
+        yield structs.replace(asked, fabric="none")  # nothing for GPUs: there is no RCCL to load a plugin
     yield from each([here], _same_software(asked, plugins, context), asked.fabric)
-    # only a base of the same kind where nothing is added
+    # only bases of the same kind if nothing is added
     folder = context.base(here).folder
     bases = [base for base in _bases_near(here, context) if names or context.base(base).folder == folder]
     yield from each(bases, [asked.add], asked.fabric)
     yield from each(bases, [tuple(name for name in names if name not in plugins)])
-    # other software only where the same works on no base
+    # other software only if the same works on no base
     yield from each([here], alike(names), asked.fabric)
     yield from each(bases, alike(names))
     for left_out in names if len(names) > 1 else ():
@@ -316,17 +316,17 @@ def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request
 
 
 def _same_software(asked: Request, plugins: Sequence[str], context: PlanContext) -> Iterator[tuple[str, ...]]:
-    """Yield what can be added in place of what is asked for, so that the image has the same."""
+    """Yield layers that can be added in place of the requested ones and give the image the same software."""
     has, add, names = context.base(asked.base).has, asked.add, asked.unpinned
     if has.keys() & {*names}:
         yield tuple(text for text, name in zip(add, names, strict=True) if name not in has)
-    for at, name in enumerate(names):  # what a layer does not run without
+    for at, name in enumerate(names):  # layers without which a requested one does not run
         fatal = (trouble for trouble in context.layer(name).troubles if trouble.refused)
         for component in sorted({need.component for trouble in fatal for need in trouble.unless}):
             layer = context.provider_of(component)
             if layer is not None and layer not in names:
                 yield (*add[:at], layer, *add[at:])
-    # the one version at fault alone, then all of them
+    # without a single version, then without all of them
     for at, (text, name) in enumerate(zip(add, names, strict=True)):
         if name != text:
             yield (*add[:at], name, *add[at + 1 :])
@@ -339,7 +339,7 @@ def _same_software(asked: Request, plugins: Sequence[str], context: PlanContext)
 
 
 def _carried(name: str, context: PlanContext) -> str | None:
-    """Return the layer that would bring what an image as a base is there for: a server, else torch, else JAX."""
+    """Return the layer for the main software of an image used as a base: a server, else torch, else JAX."""
     base = context.base(name)
     layers = list(context.layers()) if base.is_foreign else []
     servers = [layer.name for layer in layers if _SERVER in layer.provides]
@@ -351,7 +351,7 @@ def _carried(name: str, context: PlanContext) -> str | None:
 
 
 def _alike(names: tuple[str, ...], context: PlanContext) -> Iterator[tuple[str, ...]]:
-    """Yield layers with another in place of one that provides the same."""
+    """Yield the layers with one replaced by another that provides the same."""
     layers = list(context.layers())
     for at, name in enumerate(names):
         provides = set(context.layer(name).provides)
@@ -361,9 +361,9 @@ def _alike(names: tuple[str, ...], context: PlanContext) -> Iterator[tuple[str, 
 
 
 def _bases_near(name: str, context: PlanContext) -> list[str]:
-    """Return the other bases of the same kind, then those that have nothing yet which layers bring.
+    """Return the other bases of the same kind, then those that have nothing yet that layers provide.
 
-    Of each, the one whose ROCm is nearest comes first; of two as near the older.
+    In each group the nearest ROCm comes first; of two equally near, the older.
     """
     here, found = context.base(name), []
     for other in context.catalogue.base_names():

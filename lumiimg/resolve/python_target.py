@@ -1,6 +1,6 @@
-"""Which Python distributions are for an image: wheels by its Python and C library, and nothing for NVIDIA's GPUs.
+"""Which Python distributions are for an image: wheels for its Python and C library, and none for NVIDIA's GPUs.
 
-That Python is not the one that runs this.
+The image's Python is not the one that runs lumiimg.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from lumiimg.core.toml import package_toml
 
 TRITON = "triton"
 ROCM_TRITONS = ("pytorch-triton-rocm", "triton-rocm")
-"""What PyTorch calls its triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
+"""Names of PyTorch's triton for ROCm: up to 2.9, and from then on. Source: METADATA of torch at its own index."""
 OF_TORCH = frozenset({"torch", "torchvision", "torchaudio", TRITON, *ROCM_TRITONS})
-"""Held at what the image has, so that it does not count where else a project takes them from."""
+"""Fixed at the image's versions, so it does not matter where else a project gets them from."""
 _TAGS_LIMIT = 256
 
 # PEP 600; before it PEP 513, 571 and 599 gave these glibc versions names of their own.
 _OLDEST_GLIBC_MINOR = 5
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
-# Only major.minor is known of the image's Python. Its patch release is a late one more often than the first:
-# `>=3.9.1` is meant to let 3.9 in, and `<=3.11` does keep 3.11.7 out.
+# Only major.minor of the image's Python is known. Its patch release is more often a late one than the first:
+# `>=3.9.1` is meant to accept 3.9, and `<=3.11` does exclude 3.11.7.
 _PATCH = 99
 
-# The glibc versions that uv has a platform for. Source: uv, TargetTriple in crates/uv-configuration.
+# The glibc versions for which uv has a platform. Source: uv, TargetTriple in crates/uv-configuration.
 _UV_GLIBC_MINORS = (17, 28, *range(31, 41))
 
 
@@ -51,7 +51,7 @@ class PythonTarget:
 
     @classmethod
     def from_versions(cls, versions: Mapping[str, str]) -> Self | None:
-        """Return that of an image; None where its Python, or its C library, is not known."""
+        """Return the target for an image; None if its Python or its C library is not known."""
         python, glibc = (version_of(versions.get(name)) for name in ("python", "glibc"))
         if python is None or glibc is None or min(len(python.release), len(glibc.release)) < 2:
             return None
@@ -63,17 +63,17 @@ class PythonTarget:
 
     @property
     def python(self) -> str:
-        """Its version: `3.12`."""
+        """Version of the Python: `3.12`."""
         return f"{self.version[0]}.{self.version[1]}"
 
     @property
     def full_version(self) -> str:
-        """With a patch release: see `_PATCH`."""
+        """Version with a patch release: see `_PATCH`."""
         return full_version(self.version)
 
     @property
     def platform(self) -> str:
-        """What uv calls it: the newest glibc that uv knows and the image has. Raises BadInputError without one."""
+        """Its name in uv, with the newest glibc that uv knows and the image has. Raises BadInputError without one."""
         minor = max((known for known in _UV_GLIBC_MINORS if known <= self.glibc[1]), default=None)
         if minor is None:
             raise BadInputError(f"wheels are chosen for glibc 2.{_UV_GLIBC_MINORS[0]} or newer, not for {self}")
@@ -95,8 +95,8 @@ class PythonTarget:
         )
 
     def rank(self, filename: str) -> int | None:
-        """Return how far down its tags a wheel's best one is; None for one that does not fit. Raises ValueError."""
-        # Reading a compressed tag set multiplies it out (PEP 425): 255 characters can hold 40,000 tags.
+        """Return the position of a wheel's best tag in `tags()`; None if the wheel does not fit. Raises ValueError."""
+        # Reading a compressed tag set expands it (PEP 425): 255 characters can stand for 40,000 tags.
         if math.prod(part.count(".") + 1 for part in filename.split("-")[-3:]) > _TAGS_LIMIT:
             raise ValueError(f"{filename[:200]} has more than {_TAGS_LIMIT} tags")
         ranks = _ranks(self)
@@ -111,17 +111,17 @@ class PythonTarget:
 
 
 def full_version(minor: tuple[int, int]) -> str:
-    """Return a Python as the version that is compared with bounds: see `_PATCH`."""
+    """Return the version of a Python that is compared with bounds: see `_PATCH`."""
     return f"{minor[0]}.{minor[1]}.{_PATCH}"
 
 
 @lru_cache(8)
 def _ranks(target: PythonTarget) -> Mapping[Tag, int]:
-    """Return the place of each tag of a target."""
+    """Return the position of each tag of a target."""
     return {tag: rank for rank, tag in enumerate(target.tags())}
 
 
-# -- of CUDA, by their names: beside ROCm they mean that a wrong wheel came in --
+# -- CUDA packages, by name: beside ROCm they mean that a wrong wheel was selected --
 
 
 @cache
@@ -135,7 +135,7 @@ def _names(*, of_index: bool) -> re.Pattern[str]:
 
 
 def is_of_cuda(name: str, *, of_index: bool = False) -> bool:
-    """Whether a project is of CUDA's, by its name as PEP 503 writes it; `of_index`: that of the general index."""
+    """Return whether a project is CUDA's, by its normalized name (PEP 503); `of_index`: in the general index."""
     return _names(of_index=of_index).fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""What somebody asks for: as a value, and as the options of a command line that say it."""
+"""A user's request: as a value, and as command-line options."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from lumiimg.resolve.conda_environment import HasProject
 
 _LIMIT = 300
-"""Characters of a layer and its versions."""
+"""Most characters of a layer with its versions."""
 _SHOWN = 200
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
 _ONE_EQUALS = re.compile(r"(?<=[\w.-]) ?= ?(?=\d)")
 _LEAST_CHARS_OF_SECRET = 16
-"""Of one that is looked for in options: a shorter one, such as `AWS_REGION=eu-north-1`, stands in honest words too."""
+"""Shorter values, such as `AWS_REGION=eu-north-1`, are not searched for: they are also part of harmless words."""
 AUTO: FabricOption = "auto"
 """The fabric that fits the site."""
 
 
 class LockedRequest(Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """What the user asked for, as a lock has it: there, files are by their whole paths."""
+    """The user's request, as a lock records it: there, paths of files are absolute."""
 
     base: Text
     """As for --base."""
     add: tuple[str, ...] = ()
-    """As for --add, each: layers, with versions where the user names them: `vllm==0.10.1`."""
+    """As for --add: layers, with versions if the user names them: `vllm==0.10.1`."""
     own_files: tuple[str, ...] = ()
     """As for -r."""
     own: tuple[UserRequirement, ...] = ()
-    """What these, and `--add pip:…`, require."""
+    """Requirements from these files and from `--add pip:…`."""
     arguments: Mapping[str, AnyText] = {}
     """Values by `LAYER.NAME`."""
     sources: Mapping[str, str] = {}
-    """As for --source, by name: FILE or URL, with or without `#sha256=...`; a lock has that of a file."""
+    """As for --source, by name: FILE or URL, with or without `#sha256=...`; in a lock, a file has it."""
     fabric: FabricOption = AUTO
     """As for --fabric."""
     site: str = ""
@@ -68,12 +68,12 @@ class LockedRequest(Struct, frozen=True, forbid_unknown_fields=True, rename="keb
 
 
 class Request(LockedRequest, frozen=True):
-    """The same, with what is of this machine and in no lock."""
+    """The same, with what belongs to this machine and is in no lock."""
 
     mirrors: tuple[str, ...] = ()
-    """FROM=TO, those of the command line."""
+    """FROM=TO, from the command line."""
     layers: tuple[Path, ...] = ()
-    """The user's folders of layers, those of the command line."""
+    """The user's folders of layers, from the command line."""
     brought: Mapping[str, str] = {}
     """Distributions that layers of the catalogue make for the image, each with its layer."""
 
@@ -84,22 +84,22 @@ class Request(LockedRequest, frozen=True):
 
     @property
     def own_texts(self) -> tuple[str, ...]:
-        """The requirements of the user's own alone, but for one of Python, which the image has."""
+        """The user's own requirements, except one of Python, which the image has."""
         return tuple(one.text for one in self.own if one.name != PYTHON)
 
     @property
     def replaced(self) -> frozenset[str]:
-        """Names of the packages in the image in whose place others are put."""
+        """Names of the packages in the image that are replaced."""
         return frozenset(one.name for one in self.own if one.replaces)
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """Those that are words of `--add`."""
+        """Own requirements given as words of `--add`."""
         return tuple(f"{PACKAGE}{one.text}" for one in self.own if one.where == OF_OPTION)
 
     @property
     def own_summary(self) -> str:
-        """All of them, in a few words."""
+        """All own requirements, in a few words."""
         words = (*self.own_words, *(f"{one.text} replacing another" for one in self.own if one.replaces))
         where = ", ".join([*(file.rpartition("/")[2] for file in self.own_files), *words])[:_SHOWN]
         return f"{count(len(self.own), 'requirement')} of yours ({where})"
@@ -107,7 +107,7 @@ class Request(LockedRequest, frozen=True):
 
 @cache
 def wanted(text: str) -> Need:
-    """Return layer and versions of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
+    """Return layer and versions of `vllm==0.10.1`. Raises BadInputError for text that does not name a layer."""
     with suppress(ValueError):
         if len(text) <= _LIMIT:
             return Need.decoded(text)
@@ -115,12 +115,12 @@ def wanted(text: str) -> Need:
 
 
 def name_of(text: str) -> str:
-    """Return the layer of `vllm==0.10.1`. Raises BadInputError for what is not a layer."""
+    """Return the layer of `vllm==0.10.1`. Raises BadInputError for text that does not name a layer."""
     return wanted(text).component
 
 
 def with_releases(request: Request, catalogue: Catalogue) -> Request:
-    """Return the request with its arguments VERSION as the releases that they ask for. Raises BadInputError for two."""
+    """Return the request with its VERSION arguments as releases in `add`. Raises BadInputError for contradictions."""
     add = dict(zip(request.unpinned, request.add, strict=True))
     if len(add) < len(request.add):
         twice = next(name for name in add if request.unpinned.count(name) > 1)
@@ -136,7 +136,7 @@ def with_releases(request: Request, catalogue: Catalogue) -> Request:
 
 
 def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
-    """Refuse what looks like a secret, or holds one that is known, without repeating it. Raises BadInputError."""
+    """Refuse values that look like or contain a secret, without repeating them. Raises BadInputError."""
     known = [secret for secret in known if len(secret) >= _LEAST_CHARS_OF_SECRET]
     for option, values in (("--source", request.sources.values()), ("--mirror", request.mirrors)):
         if any("://" in value and secret in value for value in values for secret in known):
@@ -156,7 +156,7 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
 
 
 def in_short(request: Request) -> str:
-    """Return base, layers and fabric as options, for a shell."""
+    """Return base, layers, own packages and fabric as options, for a shell."""
     return options_of(Request(request.base, request.add, request.own_files, request.own, fabric=request.fabric))
 
 
@@ -180,11 +180,11 @@ def options_of(request: Request) -> str:
 
 
 def words_of(*options: tuple[str, Iterable[object]]) -> str:
-    """Return options with their values, None or "" for one that is not given, for a shell."""
+    """Return options with their values for a shell; an option whose value is None or "" is left out."""
     words: list[str] = []
     for option, values in options:
         for value in values:
-            if str(value).startswith("-"):  # argparse would take it for an option
+            if str(value).startswith("-"):  # argparse would read it as an option
                 words.append(f"{option}={value}")
             elif value:
                 words += option, str(value)
@@ -193,7 +193,7 @@ def words_of(*options: tuple[str, Iterable[object]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What options say, under their names and in their words."""
+    """The options of a request, by name and as written."""
 
     base: str | None = None
     recipe: str | None = None
@@ -211,7 +211,7 @@ class RequestOptions:
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Self:
-        """Return what options of a command ask for, each with a value; those that are not of a request are left out."""
+        """Return the options in a command's words, each with a value; options that a request lacks are left out."""
         found: dict[str, Any] = {}
         defaults = {one.name: one.default for one in fields(cls)}
         for option, word in zip(words[::2], words[1::2], strict=False):
@@ -237,9 +237,9 @@ def request_of(
     needs_base: bool = True,
     has_project: HasProject | None = None,
 ) -> Request:
-    """Return what is asked for; `choose_site` names the site where they do not. Raises BadInputError.
+    """Return the request of options; `choose_site` names the site if they do not. Raises BadInputError.
 
-    Layers beside a recipe replace its versions of them, or come behind.
+    Layers beside a recipe replace its versions of them, or are appended.
     """
     recipe = catalogue.recipe(options.recipe) if options.recipe else None
     base = catalogue.resolve_base_name(options.base) if options.base else recipe.base if recipe else ""
@@ -279,7 +279,7 @@ def request_of(
 
 
 def request_again(options: RequestOptions, before: Request | None, path: Path) -> Request:
-    """Return what the lock at `path` was made from. Raises BadInputError, also for options that would change it."""
+    """Return the request behind the lock at `path`. Raises BadInputError, also for options that would change it."""
     if before is None:
         raise BadInputError("no base", hint=f"give --base NAME or --recipe NAME; there is no {path} yet")
     if given := options.given("add", "requirements", "replace", "arg", "source", "site", "host", "fabric"):
@@ -289,13 +289,13 @@ def request_again(options: RequestOptions, before: Request | None, path: Path) -
 
 
 def _apart(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return layers, and the words of packages of the user's own."""
+    """Return layers, and the words for the user's own packages."""
     words = list(texts)
     return [w for w in words if not w.startswith(PACKAGE)], [w for w in words if w.startswith(PACKAGE)]
 
 
 def _once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return pairs as a table. Raises BadInputError where one is there with two values: the last may not be meant."""
+    """Return pairs as a table. Raises BadInputError for a name with two values: the last may not be meant."""
     table: dict[str, str] = {}
     for name, value in pairs:
         if table.setdefault(name, value) != value:

@@ -1,6 +1,6 @@
-"""What a source archive (`.tar.gz`) requires of Python: its requirement files and pyproject.toml (PEP 518, 621).
+"""Python requirements of a source archive (`.tar.gz`): its requirement files and pyproject.toml (PEP 518, 621).
 
-It is read from the front to the back: nothing is unpacked, and nothing of it runs.
+It is read once, from beginning to end: nothing is unpacked to disk, and none of its code runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Project(Struct, frozen=True, rename="kebab"):
 
 
 class PyProject(Struct, frozen=True, rename="kebab"):
-    """What is read of a `pyproject.toml`."""
+    """The parts of a `pyproject.toml` that are read."""
 
     build_system: _Build = _Build()
     project: _Project = _Project()
@@ -67,7 +67,7 @@ def read_requirements(archive: Path, files: Sequence[str], without: Collection[s
 
 
 def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes: int, where: str) -> dict[str, str]:
-    """Return text files by their paths below the top folder, out of `limit_bytes` at most. Raises FailedError."""
+    """Return text files by path below the top folder, reading `limit_bytes` at most. Raises FailedError."""
     with gzip.open(archive) as unpacked:
         return texts_of(unpacked, is_wanted, limit_bytes, where)
 
@@ -75,7 +75,7 @@ def read_texts(archive: IO[bytes], is_wanted: Callable[[str], bool], limit_bytes
 def texts_of(
     unpacked: BufferedIOBase, is_wanted: Callable[[str], bool], limit_bytes: int, where: str
 ) -> dict[str, str]:
-    """Do the same with a tar that is not compressed."""
+    """Return text files as `read_texts` does, from a tar that is not compressed."""
     found: dict[str, str] = {}
     try:
         for member in islice(read_members(unpacked, limit_bytes, where), _MOST_MEMBERS):
@@ -91,11 +91,11 @@ def texts_of(
 def requirements_in(
     texts: Mapping[str, str], files: Sequence[str], without: Collection[str], where: str
 ) -> tuple[str, ...]:
-    """Return the requirements of files; `texts` are all that there are, by path.
+    """Return the requirements of files; `texts` are all files that there are, by path.
 
-    Those of a `pyproject.toml`: build requirements, requirements, and the named extras:
-    `python/pyproject.toml[hip]`. A project of `without` is left out. Raises FailedError, which names file and line, for
-    what no lock can hold (an option, an address, a line that is not a requirement), and for a missing file.
+    A `pyproject.toml` has build requirements, requirements, and those of the named extras:
+    `python/pyproject.toml[hip]`. Projects in `without` are left out. Raises FailedError with file and line for a line
+    that cannot be locked (an option, an address, something that is not a requirement), and for a missing file.
     """
 
     def text_of(path: str) -> str:
@@ -121,7 +121,7 @@ def requirements_in(
 
 
 def lines_of_project(text: str, extras: str) -> Iterator[str]:
-    """Yield what a `pyproject.toml` names and is built with, and its extras with theirs. Raises BadInputError."""
+    """Yield the requirements of a `pyproject.toml`: for the build, for use, and of extras. Raises BadInputError."""
     document = decode_toml(text, PyProject)
     project = document.project
     optional = {canonicalize_name(name): lines for name, lines in project.optional_dependencies.items()}

@@ -1,4 +1,4 @@
-"""Layers on a base, each in one release with the values of its arguments; what they offer, and what jobs want then."""
+"""Layers on a base, each in one release with the values of its arguments; what they offer, and variables for jobs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from lumiimg.inventory.components import Inventory
 
 PLUGIN = "aws-ofi-nccl"
-"""Put in where a site's fabric is used and nobody asked for another: RCCL of every release takes it."""
+"""Added if a site's fabric is used and no other plugin is requested: every release of RCCL accepts it."""
 PLUGIN_COMPONENT = "net-plugin"
 HEADERS = "host-libfabric"
-"""The host's own libfabric with its headers: an archive that a user may give for compilers, and its component."""
+"""The host's own libfabric with its headers: an archive that a user may give for compiling, and its component."""
 OWN_PACKAGES = "own-packages"
-"""The layer that packages of the user's own make; `--add` names these, never it."""
+"""The layer of the user's own packages; `--add` names the packages, never the layer."""
 PACKAGE = "pip:"
-"""What begins a word of `--add` that is a package of the index, not a layer."""
+"""Prefix of a word of `--add` that is a package from the index, not a layer."""
 LONGEST = 4096
-"""Characters of a value: beyond 128 KiB no program starts with it among its variables."""
+"""Most characters of a value: no program starts with a variable of more than 128 KiB."""
 MPICH, OPEN_MPI = "12", "40"
-"""Versions in the name of libmpi.so: MPICH's ABI, which Cray's shares, and Open MPI's."""
+"""Version numbers of libmpi.so: MPICH's ABI, which Cray MPICH shares, and Open MPI's."""
 MPI_TYPE = "SLURM_MPI_TYPE"
-"""What srun takes for its `--mpi=` where none is given (srun(1), input environment variables)."""
+"""Variable that srun reads if `--mpi=` is not given (srun(1), input environment variables)."""
 ARCH = "ARCH"
 """The argument of layers that are compiled for a GPU."""
 
@@ -45,11 +45,11 @@ class OfferedComponent(NamedTuple):
 
     version: str | None
     by: str
-    """Base, layer or site."""
+    """Base, layer or site that provides it."""
 
 
 class WantedLayer(NamedTuple):
-    """A layer that somebody wants."""
+    """A layer that is wanted, and why."""
 
     need: Need
     because: str = "you asked for it"
@@ -66,17 +66,17 @@ class ReleasedLayer:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Arguments by which the user names other sources than those that the layer's facts are of."""
+        """Arguments by which the user selects sources that the layer's facts do not describe."""
         return overridden_sources(self.layer, self.release, self.arguments)
 
     @property
     def name(self) -> str:
-        """In the catalogue."""
+        """Name in the catalogue."""
         return self.layer.name
 
     @property
     def version(self) -> str | None:
-        """Of its release; null for a layer without releases."""
+        """Version of its release; null for a layer without releases."""
         return self.release.version if self.release else None
 
     @property
@@ -86,8 +86,8 @@ class ReleasedLayer:
 
     @property
     def status(self) -> Status:
-        """How far it was tried; of a release that no row has `read` from a package index, or `derived` from a row."""
-        if self.others:  # of them nothing is known
+        """How far it was tried; for a release without a row, `read` from a package index or `derived` from a row."""
+        if self.others:  # nothing is known about such sources
             return "documented"
         return status_of(self.layer, self.release)
 
@@ -98,7 +98,7 @@ class Chosen(ReleasedLayer):
 
     because: str
     unknown: tuple[tuple[Need, OfferedComponent], ...] = ()
-    """Needs of a version, each with what was there for it, whose version is not known."""
+    """Needs for a version, each with the component for it whose version is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +109,25 @@ class Stack:
     layers: tuple[Chosen, ...] = ()
 
     def version(self, component: str) -> str | None:
-        """Return the version of a component; None where it is not there, or not known."""
+        """Return the version of a component; None if there is none, or it is not known."""
         offer = self.offers.get(component)
         return offer.version if offer else None
 
 
 def components_of(layer: Layer) -> set[str]:
-    """Return all that a layer brings, in one release at least."""
+    """Return all components that a layer provides in at least one release."""
     return {layer.name, *layer.provides, *layer.has, *(name for release in layer.releases for name in release.has)}
 
 
 def stack_of(contents: Inventory, packages: Mapping[str, str] | None = None) -> Stack:
-    """Return what an image offers. `packages`: Python's, laid over the image where it has none of these names."""
+    """Return the stack of an image. `packages` are Python packages on top, used if the image has none of that name."""
     own = {name: version for name, version in (packages or {}).items() if name not in NOT_PYTHON}
     versions = own | dict.fromkeys(contents.provides) | dict(contents.has)
     return Stack({name: OfferedComponent(version, "the image") for name, version in versions.items()})
 
 
 def ready_wheels(layer: Layer, base: Layer) -> Release | None:
-    """Return the newest release that is a set of wheels with its torch and fits a base, which has no torch yet."""
+    """Return the newest release that is a set of wheels with its own torch and fits a base without torch."""
     if "torch" in {*base.has, *base.provides} or "torch" in layer.provides:
         return None
     sets = (row for row in layer.releases if row.own_torch)
@@ -136,7 +136,7 @@ def ready_wheels(layer: Layer, base: Layer) -> Release | None:
 
 
 def offers_of(chosen: Chosen) -> dict[str, OfferedComponent]:
-    """Return what a layer adds; of other sources than its own no version but what an argument gives."""
+    """Return the components that a layer adds; from the user's sources, only versions given by arguments are known."""
     layer, others = chosen.layer, chosen.others
     found = {name: OfferedComponent(None, layer.name) for name in layer.provides}
     found[layer.name] = OfferedComponent(chosen.version, layer.name)
@@ -147,7 +147,7 @@ def offers_of(chosen: Chosen) -> dict[str, OfferedComponent]:
 
 
 def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iterator[KnownTrouble]:
-    """Yield the known troubles of layers (or of a base) that hold in the stack."""
+    """Yield the known troubles of layers (or of a base) that apply to the stack."""
     for layer in layers:
         for trouble in layer.troubles:
             held = all(is_met(need, stack) for need in trouble.given)
@@ -156,18 +156,18 @@ def troubles_of(layers: Iterable[Layer], stack: Stack, *, refused: bool) -> Iter
 
 
 def is_met(need: Need, stack: Stack) -> bool:
-    """Return whether the stack has the component, in a version that will do."""
+    """Return whether the stack has the component in a suitable version."""
     offer = stack.offers.get(need.component)
     return offer is not None and bool(need.holds_for(offer.version))
 
 
 def as_offered(need: Need, offer: OfferedComponent | None) -> str:
-    """Return what there is of that which is needed, in words."""
+    """Return a description of what is offered for a need."""
     return f"{need.component} {offer.version or '(version not known)'}" if offer else f"no {need.component}"
 
 
 def given_in(stack: Stack, trouble: KnownTrouble) -> str:
-    """Return what the stack has of that which a trouble is about."""
+    """Return a description of what the stack has of the components that a trouble is about."""
     return ", ".join(f"{n.component} {stack.version(n.component) or ''}".strip() for n in trouble.given)
 
 
@@ -175,13 +175,13 @@ def given_in(stack: Stack, trouble: KnownTrouble) -> str:
 
 
 def values_of(layer: Layer, release: Release | None, arguments: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of a layer's arguments: the user's (by `LAYER.NAME`), the release's, the layer's."""
+    """Return the values of a layer's arguments: the user's (by `LAYER.NAME`), else the release's, else the layer's."""
     given = {name: arguments.get(f"{layer.name}.{name}") for name in layer.arguments}
     return own_values(layer, release) | {name: value for name, value in given.items() if value is not None}
 
 
 def overridden_sources(layer: Layer, release: Release | None, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the arguments by which other sources are chosen than those that the layer's facts are of."""
+    """Return the arguments that select other sources than those that the layer's facts describe."""
     telling = {name for version in layer.has_of(release).values() for name in placeholders(version)}
     choosing = [name for source in layer.sources for name in placeholders(source.key) if name not in telling]
     usual = own_values(layer, release)
@@ -189,7 +189,7 @@ def overridden_sources(layer: Layer, release: Release | None, values: Mapping[st
 
 
 def for_gpu(layer: Layer, arch: str | None) -> Layer:
-    """Return a layer as it is where the GPU is known: what is compiled for one is compiled for that, if nobody says."""
+    """Return a layer for a known GPU: if it is compiled for a GPU, that one becomes the default."""
     argument = layer.arguments.get(ARCH)
     if arch is None or argument is None or not is_gpu(argument.default):
         return layer
@@ -199,7 +199,7 @@ def for_gpu(layer: Layer, arch: str | None) -> Layer:
 
 
 def is_gpu(value: str) -> bool:
-    """Return whether it is a GPU, or several, as ROCm's compilers name them; an ARCH can be a processor's, too."""
+    """Return whether a value is one or more GPUs as ROCm's compilers name them; an ARCH can also be a CPU's."""
     return value.startswith("gfx")
 
 
@@ -209,16 +209,16 @@ def gpus_of(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(value.split(";")) if is_gpu(value) else ()
 
 
-# -- the variables that jobs want on a site, and how their MPI programs are started: `srun --mpi=` --
+# -- the variables for jobs on a site, and how their MPI programs are started: `srun --mpi=` --
 
 
 def read_by_srun(name: str) -> bool:
-    """Whether srun takes a variable for an option: on the host, before the container starts, whatever an image sets."""
+    """Return whether srun reads a variable as an option: on the host, before the container, whatever an image sets."""
     return name.startswith("SLURM_")
 
 
 def mpi_type(stack: Stack, site: Site) -> SiteVariable | None:
-    """Return the variable that has srun start MPI programs as the image's MPI wants; None where that is not known."""
+    """Return the variable that makes srun start MPI programs as the image's MPI requires; None if that is not known."""
     abi, mpi = stack.version("mpi-abi"), site.mpi
     if mpi is None or site.scheduler == "PBS":
         return None
@@ -233,9 +233,9 @@ def mpi_type(stack: Stack, site: Site) -> SiteVariable | None:
 
 
 def site_variables(stack: Stack, site: Site) -> Iterator[SiteVariable]:
-    """Yield the variables of the site that are for jobs of this stack.
+    """Yield the variables of the site that are for jobs with this stack.
 
-    Of two releases of ROCm the one in torch's wheel counts: it is what such jobs run (torch/lib comes first).
+    If there are two releases of ROCm, the one in torch's wheel counts: such jobs run it (torch/lib comes first).
     """
     if (of_torch := stack.offers.get("torch-rocm")) is not None:
         stack = replace(stack, offers={**stack.offers, "rocm": of_torch})
@@ -245,7 +245,7 @@ def site_variables(stack: Stack, site: Site) -> Iterator[SiteVariable]:
 
 
 def job_variables(stack: Stack, site: Site) -> Iterator[SiteVariable]:
-    """Yield all variables for jobs of this stack: those of the site, and the one for its MPI."""
+    """Yield all variables for jobs with this stack: those of the site, and the one for its MPI."""
     yield from site_variables(stack, site)
     if (variable := mpi_type(stack, site)) is not None:
         yield variable
