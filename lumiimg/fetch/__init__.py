@@ -1,1 +1,1 @@
-"""Servers: HTTP within a deadline, registries, downloads by digest, mirrors, the store."""
+"""Servers: HTTP with deadlines, registries, downloads by digest, mirrors, the store."""

@@ -163,7 +163,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it stands for: requests wraps urllib3's, which wraps its own several times."""
+    """Yield an error and its nested causes: requests wraps urllib3's errors, which wrap others several times."""
     yield error
     inner = (error.__cause__, getattr(error, "reason", None), *error.args)
     for one in (one for one in inner if isinstance(one, BaseException)):

@@ -145,7 +145,7 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
             if answer.status == _NO_SUCH_PART or part is None or int(part["first"]) != start:
                 file.truncate(0)
                 return True
-        else:  # the whole: the server knows no ranges
+        else:  # the whole file: the server does not support ranges
             file.truncate(0)
             size, part = 0, None
         for chunk in answer.chunks:

@@ -184,7 +184,7 @@ def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:
 
 
 def _followed(member: Member, path: str, where: str) -> str:
-    """Return where a link leads. Raises FailedError where that is outside."""
+    """Return the target of a symlink. Raises FailedError for a target outside, or a member that is not a symlink."""
     leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.target))
     if member.kind is not FileKind.SYMLINK or leads.startswith(("/", "..")):
         raise FailedError(f"has a link that leads outside: {one_line(path)[:200]}", where=where)

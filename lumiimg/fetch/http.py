@@ -246,7 +246,7 @@ def login_for(url: str) -> tuple[str, str] | None:
 
 
 def with_login(url: str) -> str:
-    """Return an address with its login in it, as uv takes one: it then goes to no other host, scheme or port."""
+    """Return an address that contains its login, as uv reads it; uv sends it to no other host, scheme or port."""
     if (login := login_for(url)) is None:
         return url
     scheme, _, rest = url.partition("://")

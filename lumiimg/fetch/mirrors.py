@@ -178,7 +178,7 @@ def is_address(text: str) -> bool:
 
 
 def validated_url(url: str, where: str) -> str:
-    """Return an address. Raises BadInputError if it is not a plain http(s) one, or contains a password."""
+    """Return the address. Raises BadInputError unless it is a plain http(s) address without a password."""
     refuse_password(url, where)
     try:
         parts = urlsplit(url)

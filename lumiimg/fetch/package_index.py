@@ -148,7 +148,7 @@ def _file(entry: dict[str, Any], page: str, project: str) -> IndexFile | None:
     )
 
 
-def _word(value: Any) -> str:  # noqa: ANN401 - whatever stands there
+def _word(value: Any) -> str:  # noqa: ANN401 - any value of a page
     return one_line(value)[:_WORD] if isinstance(value, str) else ""
 
 

@@ -350,7 +350,7 @@ def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
         there = sorted({_platform(image.platform) for image in images if image.platform} - {"unknown/unknown"})
         what = f"has no image for {_PLATFORM}; there is: {', '.join(there)[:300] or 'none'}"
         raise FailedError(what, where=url, hint="name a tag that was built for it")
-    # what one without a platform is for, its config says
+    # if an entry names no platform, its config does
     return min(fitting, key=lambda image: image.platform is None).digest
 
 

@@ -190,4 +190,4 @@ class Sources:
     cache: Path
     """Folder of downloads."""
     on_line: Callable[[str], None]
-    """Is given a line about what is fetched."""
+    """Called with a line about each fetch."""

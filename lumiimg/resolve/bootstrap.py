@@ -174,7 +174,7 @@ def _note(cache: Path, name: str, text: str) -> None:
 
 
 def file_stamp(origin: Path) -> str:
-    """Return what shows whether a file, or anything in a folder, was touched since. Raises BadInputError."""
+    """Return a value that changes when a file, or anything in a folder, is modified. Raises BadInputError."""
     digest = hashlib.sha256()
     try:
         below = ((folder, name) for folder, folders, files in os.walk(origin) for name in (*folders, *files))

@@ -41,9 +41,9 @@ class CommitProject:
 
 
 def read_commits(own: Sequence[UserRequirement], sources: Sources) -> tuple[CommitProject, ...]:
-    """Return the projects of requirements that name a commit, which are fetched.
+    """Fetch and return the projects of requirements that name a commit.
 
-    Raises FailedError for what cannot be had, RefusedError for what is another project, or requires what no lock holds.
+    Raises FailedError if one is not available, RefusedError if it is another project or requires what cannot be locked.
     """
     return tuple(_read(one, sources) for one in own if one.requirement.url)
 

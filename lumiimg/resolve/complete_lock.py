@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 BaseDigest = Literal["asked", "noted", "open"]
-"""Whether the digest of a base is looked up, taken from the last look-up if there was one, or left open."""
+"""Whether the digest of a base is looked up, taken from the last lookup if there was one, or left open."""
 
 
 class Preferences(NamedTuple):
@@ -195,7 +195,7 @@ def _requirements_of(layer: LockedLayer, sources: Sources) -> LayerRequirements:
     """Return the Python requirements of a layer; archives with its requirement files are fetched."""
     release = layer.release
     requires = list[str]()
-    if not layer.pins:  # else nothing of it is built
+    if not layer.pins:  # a layer with pins is not built
         requires += (expand(text, layer.arguments) for text in layer.layer.packages)
         files = {one.name: one.requirements for one in layer.layer.sources if one.requirements}
         for source in (one for one in layer.sources if one.name in files):

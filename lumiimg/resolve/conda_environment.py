@@ -144,7 +144,7 @@ def _instead(packages: Sequence[_Package], has_project: HasProject | None) -> Ba
 
 
 def _named(texts: Sequence[str]) -> str:
-    """Return texts, each once and without the blanks in it."""
+    """Return texts in one line, each once and without spaces."""
     named = [*dict.fromkeys(shortened(one_line("".join(text.split()))) for text in texts)]
     return " ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN} more (--verbose)" if len(named) > _SHOWN else "")
 

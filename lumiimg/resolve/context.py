@@ -96,7 +96,7 @@ class PlanContext:
                 yield self.layer(name)
 
     def provider_of(self, component: str) -> str | None:
-        """Return the layer that brings a component: the preferred one, or the only one; not for what releases have."""
+        """Return the layer that provides a component, in all releases: the preferred or the only one."""
         if component in _PREFERRED:
             return _PREFERRED[component]
         found = [one.name for one in self.layers(component) if component in {one.name, *one.provides, *one.has}]

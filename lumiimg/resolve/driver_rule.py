@@ -169,7 +169,7 @@ def _claims(driver: SiteDriver, window: Need, release: Version) -> Iterator[_Cla
 
 
 def _is_below(window: Need, release: Version) -> bool:
-    """Whether a release is too old for a window, not too new."""
+    """Return whether a release is too old for a window, not too new."""
     return any(
         spec.operator in {">=", ">", "~=", "=="} and release < Version(spec.version.removesuffix(".*"))
         for spec in window.versions

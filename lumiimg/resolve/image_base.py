@@ -189,9 +189,9 @@ def gpu_code(base: ForeignBase, site: Site | None) -> Iterator[RuleResult]:
 
 
 def known_troubles(base: ForeignBase, layers: Iterable[Layer]) -> Iterator[KnownTrouble]:
-    """Yield what is known of the software of an image, but for what a layer beside it would mend.
+    """Yield the known troubles of an image's software, except those that a layer beside it would mend.
 
-    What its own files show counts more, and what no job needs refuses nothing.
+    What its own files show counts more, and trouble with software that no job needs is only a warning.
     """
     runs = {part.component for part in base.gpu if part.fit in {GpuFit.RUNS, GpuFit.PART}}
     for layer in layers:

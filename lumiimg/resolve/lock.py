@@ -218,6 +218,6 @@ def layer_digest(layer: Layer) -> str:
 
 
 def layer_files(layer: Layer) -> dict[str, Path]:
-    """Return the files that a layer of the catalogue is made of, its own and those that it shares, by their names."""
+    """Return the files of a layer of the catalogue by name, its own and shared ones."""
     names = ["layer.toml", "post.sh", *(["test.sh"] if layer.test is not None else [])]
     return {name: layer.folder / name for name in names} | {**layer.staged}

@@ -305,7 +305,7 @@ def _in_no_index(lock: Lock, pinned: Collection[str]) -> set[str]:
 
 
 def _host(url: str) -> str:
-    """Return where an address leads, and whether over TLS: of a wheel without, the digest is its author's alone."""
+    """Return scheme and host of an address: without TLS, only the author of a lock vouches for a wheel's digest."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 

@@ -295,9 +295,9 @@ def request_of(document: LockFile) -> Request:
 
 
 def refuse_other_file(path: Path) -> None:
-    """Raise BadInputError where there is a file that is not a lock, neither by its name nor by its first line.
+    """Raise BadInputError if there is a file that neither its name nor its first line shows to be a lock.
 
-    Also for the lock of a newer lumiimg: what this one would write in its place has less in it.
+    Also for the lock of a newer lumiimg, because this one would write less in its place.
     """
     if not path.is_file():
         return

@@ -286,7 +286,7 @@ def _project_of(own: UserRequirement) -> str:
 
 
 def _refuse_other_files(asked: Request, wheels: Sequence[LockedSource]) -> None:
-    """Raise RefusedError where hashes are named, and a wheel has none of its lines': as for pip, one means all."""
+    """Raise RefusedError if lines have hashes, and a wheel has none of its own: as in pip, one hash requires all."""
     named: dict[str, set[str]] = {}
     for one in asked.own:
         named.setdefault(one.name, set()).update(one.hashes)

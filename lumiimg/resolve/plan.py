@@ -238,7 +238,7 @@ class PossibleBases:
 
     @property
     def advice(self) -> Advice:
-        """One to go on with: the recipe that is newer, else what can be had here; without any, the nearest."""
+        """The next step: a newer recipe, else a base, preferably one available here; without any, the nearest."""
         if self.newer is not None:
             return Advice(None, f"lumiimg explain --recipe {self.newer.recipe}", f"newer, {self.newer.outcome}")
         is_here = (plan for plan in self.bases if plan.missing is None)

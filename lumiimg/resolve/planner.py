@@ -378,6 +378,6 @@ def _bases_near(name: str, context: PlanContext) -> list[str]:
 
 
 def _rocm(version: str | None) -> float:
-    """Return a release of ROCm as a number, so that 6.2.4 is nearer to 6.3 than to 7.0; 0 where it is not known."""
+    """Return a release of ROCm as a number, so that 6.2.4 is nearer to 6.3 than to 7.0; 0 if it is not known."""
     found = version_of(version)
     return sum((part / 100**place for place, part in enumerate(found.release[:3])), start=0.0) if found else 0.0

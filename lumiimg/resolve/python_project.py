@@ -377,8 +377,8 @@ def _wheel(package: LockedPackage, target: PythonTarget) -> LockedSource:
 def _by_layer(
     layers: Sequence[LayerRequirements], wheels: Sequence[LockedSource], requirers: Mapping[str, frozenset[str]]
 ) -> dict[str, tuple[LockedSource, ...]]:
-    """Return the wheels of each layer. A wheel is of the first layer that requires it, in however many steps; of none,
-    it is the user's.
+    """Return the wheels of each layer. A wheel belongs to the first layer that requires it, directly or indirectly; if
+    none does, to the user's packages.
     """
     found: dict[str, list[LockedSource]] = {layer.name: [] for layer in layers}
     for wheel in sorted(wheels, key=lambda wheel: wheel.name):

@@ -140,6 +140,6 @@ def is_of_cuda(name: str, *, of_index: bool = False) -> bool:
 
 
 def instead_of(name: str) -> str | None:
-    """Return the project that does the same without CUDA, where one is known."""
+    """Return the project that does the same without CUDA; None if none is known."""
     found: dict[str, str] = _facts()["instead"]
     return found.get(name)

@@ -304,7 +304,7 @@ def _once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _argument(word: str) -> tuple[str, str]:
-    """Return what --arg says. A word that is wrong is not repeated behind its `=`: it may be a secret."""
+    """Return name and value of --arg. Errors do not repeat the part after `=`, which may be a secret."""
     name, equals, value = word.partition("=")
     layer, _, argument = name.rpartition(".")
     if not (equals and layer and argument):

@@ -296,5 +296,5 @@ class NoCommitError(BadInputError):
         self.propose("COMMIT")
 
     def propose(self, commit: str) -> None:
-        """Write down what is to be written."""
+        """Set the hint to the requirement with this commit."""
         self.hint = f"write {self.name} @ {replace(self.address, ref=commit)}"

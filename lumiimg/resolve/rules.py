@@ -255,7 +255,7 @@ def layers_chosen(stack: Stack) -> Iterator[RuleResult]:
 
 
 def _of_unlisted(chosen: Chosen, stack: Stack) -> Iterator[str]:
-    """Yield the doubts about a release that was read, or derived; and of any what it expects, and is not there."""
+    """Yield the doubts about a release that was read or derived, and the missing expectations of any release."""
     release = chosen.release
     if release is None:
         return

@@ -262,7 +262,7 @@ def _joined(layer: str, group: Sequence[_Rejection]) -> RuleResult:
 
 
 def _replaced_torch(stack: Stack, chosen: Chosen) -> OfferedComponent | None:
-    """Return the torch in whose place a layer would put its own; None: it has none, or the layer is a torch's."""
+    """Return the torch that a layer would replace by its own; None if it has none, or the layer is a torch."""
     torch, own = stack.offers.get("torch"), chosen.release.own_torch if chosen.release else None
     if torch is None or own is None or torch.version == own:
         return None

@@ -142,7 +142,7 @@ def lines_of_project(text: str, extras: str) -> Iterator[str]:
 
 
 def _extras_of(line: str, project: str) -> list[NormalizedName] | None:
-    """Return the extras of a project that a line of its own names; None for another project's line, or a wrong one."""
+    """Return the extras of the project itself that a line requires; None for another project, or an invalid line."""
     requirement = parsed(line)
     if requirement is None or canonicalize_name(requirement.name) != canonicalize_name(project):
         return None

@@ -57,7 +57,7 @@ class WantedLayer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReleasedLayer:
-    """A base or a layer of an image, in one release where it has some."""
+    """A base or a layer of an image, in one release if it has any."""
 
     layer: Layer
     release: Release | None
@@ -81,7 +81,7 @@ class ReleasedLayer:
 
     @property
     def title(self) -> str:
-        """Its name, with its version where it has one."""
+        """Its name, with its version if it has one."""
         return f"{self.name} {self.version}" if self.version else self.name
 
     @property
@@ -252,7 +252,7 @@ def job_variables(stack: Stack, site: Site) -> Iterator[SiteVariable]:
 
 
 def same_in_all_ranks(stack: Stack, site: Site, *, nodes: int) -> Iterator[SiteVariable]:
-    """Yield the variables of jobs on this number of nodes that are the same in all ranks, and the container's alone."""
+    """Yield the variables of jobs on this number of nodes that are the same in all ranks and only for the container."""
     for variable in site_variables(stack, site):
         of_container = not variable.ranks and "$" not in variable.value and not read_by_srun(variable.name)
         if of_container and variable.nodes.fit(nodes):

@@ -178,7 +178,7 @@ def first_paragraph(output: str) -> str:
     lines = output[max(output.find("error: "), 0) :].splitlines()
     hints = (at for at, line in enumerate(lines) if not line.strip() or line.strip().startswith("hint:"))
     words = [_FRAME.sub("", line).strip() for line in lines[: next(hints, len(lines))]]
-    # what it proposes is for who has a project, not an image
+    # its proposals are for a project, not for an image
     text = " ".join(words).partition(" Consider ")[0]
     text = re.sub(rf"^{_NO_SOLUTION}:? ", "no solution: ", text)
     return shortened(redact(one_line(text)).removesuffix("."), _SHOWN)

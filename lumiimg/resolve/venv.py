@@ -195,7 +195,7 @@ def made_again(venv: Venv, image: Path) -> Remedy:
 
 @contextmanager
 def with_venv(image: Image, venv: Venv | None) -> Iterator[Image]:
-    """Yield an image as a job has it that binds an environment, whose programs come first; without one, as it is."""
+    """Yield an image as a job sees it that binds an environment, whose programs come first; without one, unchanged."""
     if venv is None:
         yield image
         return

@@ -97,7 +97,7 @@ def write_lock(
 
 
 def _entries(document: LockFile) -> Iterator[tuple[str, str]]:
-    """Yield what a lock settles, each thing by a name for people."""
+    """Yield what a lock determines: a name for people, and the value."""
     base, asked, image = document.base, document.request, document.base.image
     yield "site", document.site or "none"
     yield "GPU", document.gpu or "not known"
