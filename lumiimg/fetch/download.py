@@ -49,7 +49,7 @@ def storage_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what, hint = f"cannot be kept: {error.strerror or error}", "LUMIIMG_CACHE names the folder for downloads"
+        what, hint = f"cannot cache files: {error.strerror or error}", "LUMIIMG_CACHE names the folder for downloads"
         raise FailedError(what, where=str(folder), hint=hint) from error
 
 
@@ -94,8 +94,8 @@ def _keep_larger(partial: Path, target: Path) -> None:
 def require_digest(actual: str, expected: str | None, where: str) -> None:
     """Raise ReplacedError if a file does not have the expected digest; None accepts any."""
     if expected not in {None, actual}:
-        what = f"has another digest: it is sha256:{actual}, not sha256:{expected}"
-        hint = "the file was replaced or damaged on the way; nothing was built from it"
+        what = f"has the wrong digest: it is sha256:{actual}, not sha256:{expected}"
+        hint = "the file was replaced or damaged in transit; nothing was built from it"
         raise ReplacedError(what, where=where, hint=hint)
 
 
@@ -141,7 +141,7 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
         part = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
         if answer.status in {_PART, _NO_SUCH_PART}:
             if not start:
-                raise FailedError("sent only a part of the file", where=display_url(url))
+                raise FailedError("returned a partial response to a full request", where=display_url(url))
             if answer.status == _NO_SUCH_PART or part is None or int(part["first"]) != start:
                 file.truncate(0)
                 return True
@@ -155,7 +155,7 @@ def _append(url: str, server: Http | Repository, bounds: Bounds, file: FileIO) -
                 raise FailedError(f"is larger than {bounds.size_bytes} bytes", where=display_url(url))
             file.write(chunk)
     if part is not None and part["total"] not in {"*", f"{size}"}:
-        raise BrokeOffError(f"broke off: received {size} bytes of {part['total']}", where=display_url(url))
+        raise BrokeOffError(f"connection lost: received {size} bytes of {part['total']}", where=display_url(url))
     return part is not None
 
 

@@ -180,12 +180,12 @@ def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:
                 info.type, info.linkname = tarfile.SYMTYPE, _followed(member, path, where)
                 archive.addfile(info)
     if not count:
-        raise FailedError("has no files there", where=where)
+        raise FailedError("contains no files", where=where)
 
 
 def _followed(member: Member, path: str, where: str) -> str:
     """Return the target of a symlink. Raises FailedError for a target outside, or a member that is not a symlink."""
     leads = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.target))
     if member.kind is not FileKind.SYMLINK or leads.startswith(("/", "..")):
-        raise FailedError(f"has a link that leads outside: {one_line(path)[:200]}", where=where)
+        raise FailedError(f"has a link that points outside: {one_line(path)[:200]}", where=where)
     return member.target

@@ -159,7 +159,7 @@ class Http:
             try:
                 answer = exchange.ask(url, headers, known, attempts=self._attempts, connect_s=self._connect_s)
             except ValueError as error:
-                what = f"is not an address: {one_line(str(error))}"
+                what = f"is not a valid address: {one_line(str(error))}"
                 raise BadInputError(what, where=display_url(url)[:200]) from error
             except OSError as error:
                 exchange.check()
@@ -204,7 +204,7 @@ def _chunks(answer: requests.Response, bounds: Bounds, exchange: TimedSession) -
             yield chunk
     except OSError as error:
         exchange.check()
-        raise BrokeOffError(f"broke off: {error}", where=where, hint=ELSEWHERE) from error
+        raise BrokeOffError(f"connection lost: {error}", where=where, hint=ELSEWHERE) from error
     exchange.check()  # a connection that was shut down looks like the end of a response of unknown length
 
 
@@ -217,9 +217,9 @@ def require_tls_or_digest(url: str, sha256: str | None = None) -> None:
     is_here = re.fullmatch(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", parts.hostname or "")
     if sha256 is None and parts.scheme == "http" and not is_here:
         raise FailedError(
-            "would come without TLS, and its digest is not known",
+            "would be fetched without TLS, and its digest is not known",
             where=display_url(url),
-            hint="name an address with https://, or lock the digest where there is one",
+            hint="use an https:// address, or lock the digest if there is one",
         )
 
 

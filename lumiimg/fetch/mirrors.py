@@ -77,7 +77,7 @@ def parse_mirrors(settings: Mapping[str, str], words: Sequence[str]) -> Mirrors:
             hint = "for example debian=https://host/debian"
             raise BadInputError(f"--mirror {redact(word)!r} is not FROM=TO", hint=hint)
         if named.setdefault(source, target) != target:
-            raise BadInputError(f"--mirror {redact(source)} is given twice, with two values", hint="leave one out")
+            raise BadInputError(f"--mirror {redact(source)} is given twice, with two values", hint="use only one")
     table = {**settings, **named}
     for source, target in table.items():
         refuse_password(target, f"mirror {source!r}")
@@ -168,7 +168,7 @@ def refuse_password(address: str, where: str) -> None:
         raise BadInputError(
             "its address has a query (after `?`) that looks like a key, and would be written into lock and image",
             where=where,
-            hint="fetch the file and name that, or an address without the key (downloads use ~/.netrc)",
+            hint="fetch the file and name its path, or use an address without the key (downloads use ~/.netrc)",
         )
 
 

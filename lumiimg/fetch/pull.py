@@ -246,7 +246,7 @@ class FetchedImage:
                 self.path.unlink(missing_ok=True)
             is_gone = not os.path.lexists(self.path)
         if not is_gone:
-            raise FailedError("cannot be removed", where=str(self.path), hint="look at it, and remove it by hand")
+            raise FailedError("cannot be removed", where=str(self.path), hint="check it, and remove it by hand")
 
 
 def fetched_images(cache: Path) -> list[FetchedImage]:

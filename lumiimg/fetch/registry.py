@@ -122,7 +122,7 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
         return ImageReference(registry, found["repository"], tag, digest, insecure=False)
     place = _parts(f"{re.sub(r'^https?://', '', target).rstrip('/')}/{found['repository']}")
     if place is None:
-        what = "is not a registry: a host with a dot or a port, with or without http:// before it"
+        what = "is not a registry: a host with a dot or a port is needed; http:// before it is optional"
         raise BadInputError(what, where=f"mirror {registry!r}")
     return ImageReference(place["registry"], place["repository"], tag, digest, insecure=target.startswith("http://"))
 
@@ -215,7 +215,7 @@ class Repository:
         """Return the config of an image. Raises FailedError unless the image is for the platform of all sites."""
         found = image.document.config
         if found is None or found.media_type not in _CONFIGS:
-            holds = found.media_type[:100] if found else "nothing"
+            holds = found.media_type[:100] if found else "missing"
             raise FailedError(f"is not an image: its config is {holds}", where=image.url)
         answer = self._get(f"blobs/{found.digest}", {}, _CONFIG_LIMIT_BYTES)
         _verified(answer, found.digest)
@@ -278,7 +278,7 @@ class Repository:
         found = _decoded(answer, dict[str, Any])
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise FailedError("gave no token", where=answer.url)
+            raise FailedError("returned no valid token", where=answer.url)
         self._token = {"Authorization": f"Bearer {token}"}
         return True
 
@@ -312,8 +312,8 @@ def _verified(answer: Response, asked: str | None) -> str:
     announced = answer.headers.get("docker-content-digest", "")
     for expected in (asked, announced if announced.startswith("sha256:") else None):
         if expected not in {None, digest}:
-            what = f"has another digest: it is {digest}, not {expected}"[:300]
-            hint = "it was changed or damaged on the way; nothing of it was used"
+            what = f"has the wrong digest: it is {digest}, not {expected}"[:300]
+            hint = "it was changed or damaged in transit; none of it was used"
             raise FailedError(what, where=answer.url, hint=hint)
     return digest
 
@@ -337,7 +337,7 @@ def _media_type(answer: Response, document: Document) -> str:
     kinds = _IMAGES if document.manifests is None else _INDEXES
     is_one = (document.manifests is None) != (document.layers is None) and document.schema_version == 2
     if not is_one or len(media_types) > 1 or not media_types <= {*kinds}:
-        named = " and ".join(sorted(kind[:100] for kind in media_types)) or "of no known type"
+        named = " and ".join(sorted(kind[:100] for kind in media_types)) or "of unknown type"
         raise FailedError(f"is neither an image nor an index of images ({named})", where=answer.url)
     return media_types.pop() if media_types else kinds[0]
 

@@ -67,7 +67,7 @@ class Store:
         """
         if sha256 is not None and self._is_whole(file := self._folder / sha256):
             return file
-        on_line(f"fetching {display_url(location)}{'' if sha256 else ', for its digest'}")
+        on_line(f"fetching {display_url(location)}{'' if sha256 else ' to compute its digest'}")
         return self._put(location, sha256)
 
     def sources(self, wanted: Iterable[_S], on_line: Callable[[str], None]) -> dict[_S, Path]:

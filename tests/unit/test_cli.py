@@ -213,7 +213,7 @@ def test_definitions_are_written_with_all_that_they_need(
     plain = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "--fakeroot --no-https" in line]
     assert plain == ["01-base.def", "flat.def"]
     assert main([*argv, "--force", "--mirror", "docker.io=http://registry.example"]) == ExitCode.NO
-    assert "would come without TLS" in capsys.readouterr().err
+    assert "would be fetched without TLS" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("clean_home", "no_namespaces")

@@ -158,7 +158,7 @@ def test_the_tar_is_the_files_of_the_commit_whatever_their_attributes_and_the_sa
     assert {*found} == {*files, "tool", "python/link"}
     written(f"git+{PLACE}@{at}", tmp_path / "b.tar", mirror)
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
-    with pytest.raises(FailedError, match="a link that leads outside: link"):
+    with pytest.raises(FailedError, match="a link that points outside: link"):
         written(f"git+{PLACE}@{at}#subdirectory=python", tmp_path / "c.tar", mirror)
     git(repository, "rm", "--quiet", "python/link")
     at = commit(repository, {})

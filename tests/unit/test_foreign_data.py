@@ -417,7 +417,7 @@ def test_a_digest_that_nobody_has_verified_gets_into_no_other_lock(
     (of_tool,) = re.findall(r'^"https://github.com/x/tool" = "(.*)"$', body, re.MULTILINE)
     for digest_, other, expected in (
         (of_base, f"sha256:{ZEROS}", "no such image"),
-        (of_tool, ZEROS, "has another digest"),
+        (of_tool, ZEROS, "has the wrong digest"),
     ):
         bad = signed(body.replace(digest_, other))
         Path("lumiimg.lock").write_text(bad)

@@ -113,5 +113,5 @@ def test_proot_of_debian_is_used_only_with_the_digest_that_it_must_have(
         packages["/p.deb"] += b"\n"
         found = find_proot(environment, sources_of(mirror, tmp_path / "other"))
     assert found.program is None
-    assert "has another digest" in found.said
+    assert "has the wrong digest" in found.said
     assert not (tmp_path / "other/proot").is_dir() or not any((tmp_path / "other/proot").rglob("proot"))
