@@ -99,8 +99,8 @@ def _bootstrap_here(one: Bootstrap, base: Layer, mirrors: Mirrors, path: str | N
     named = mirrors.named(name)
     if (url := named or apt_mirror(name)) is None:
         return f"debootstrap: no mirror is known (--mirror {name}=URL)"
-    where = "your setting" if named else "from this machine's apt sources"
-    because = f"debootstrap is here, the mirror is {where}"
+    where = "the one you named" if named else "from this machine's apt sources"
+    because = f"debootstrap is available, the mirror is {where}"
     return LockedBootstrap(one.agent, one.origin, because, url, base.include)
 
 
@@ -122,7 +122,7 @@ def digest_of_file(origin: Path, cache: Path, on_notice: Callable[[str], None]) 
     seen = file_stamp(origin)
     if (known := _noted(cache, seen)) is not None:
         return known
-    on_notice(f"reading {origin}, for its digest")
+    on_notice(f"reading {origin} to compute its digest")
     digest = file_sha256(origin)
     if file_stamp(origin) != seen:
         raise BadInputError("was changed while it was read", where=str(origin))

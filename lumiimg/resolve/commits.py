@@ -68,10 +68,10 @@ def _read(own: UserRequirement, sources: Sources) -> CommitProject:
     if not document.build_system.requires:
         lines += _USUAL
     if placed := next((line for line in lines if "@" in line.partition(";")[0]), None):
-        hint = "take that line into your own list, with a commit"
+        hint = "add that line to your own list, with a commit"
         raise RefusedError(f"requires a package by its address: {placed[:200]}", where=where, hint=hint)
     if not project.name or "dependencies" in project.dynamic:
-        sources.on_line(f"{own.name} lists its requirements only when it is built: the build names missing ones")
+        sources.on_line(f"{own.name} lists its requirements only when it is built: the build then reports missing ones")
     address = git_address(location)
     try:
         version = f"{Version(project.version)}"

@@ -98,7 +98,7 @@ def _package(text: str, where: str) -> _Package:
     """Return the conda package that a line requests. Raises BadInputError."""
     match = _PACKAGE.match(text)
     if match is None:
-        raise BadInputError("is not a conda package", where=where, hint="one like numpy=2.1 is needed")
+        raise BadInputError("is not a conda package", where=where, hint="for example numpy=2.1")
     name = canonicalize_name(match[1])
     version = _pip_version(match[2].strip()) if match.end() == len(text) else None
     return _Package(text, where, _facts()["names"].get(name, name), version)

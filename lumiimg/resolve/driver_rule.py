@@ -158,7 +158,7 @@ def _judge(driver: SiteDriver, version: str | None, whose: str) -> RuleResult:
 def _claims(driver: SiteDriver, window: Need, release: Version) -> Iterator[_Claim]:
     """Yield what each fact states about one ROCm release, the window of the driver first."""
     serves, is_below = window.versions.contains(release, prereleases=True), _is_below(window, release)
-    text = f"{driver.name} serves {'it' if serves else f'{window} alone'}"
+    text = f"{driver.name} supports {'it' if serves else f'only {window}'}"
     yield _Claim(serves, driver.rank, driver.date, text, driver.source)
     for seen in driver.evidence:
         text = f"{seen.text} runs there with ROCm {seen.rocm}"

@@ -77,7 +77,7 @@ def read_foreign(base: str, pull: Callable[[str], Path], site: Site | None = Non
         )
     if (scheme := _REMOTE.match(base)) is not None and scheme[0] not in {"docker://", DAEMON_SCHEME}:
         raise BadInputError(
-            "cannot be read from here",
+            "this kind of address is not supported",
             where=base,
             hint=f"fetch it first: {engine_word()} pull image.sif {base}; then name image.sif",
         )

@@ -107,7 +107,7 @@ def _layer(entry: LockedEntry, catalogues: Sequence[Catalogue]) -> Layer:
     """Return the layer that was locked. Raises RefusedError if there are only others with its name."""
     if isinstance(entry, LockedBase) and entry.image is not None:
         if entry.agent != "docker" and not (entry.agent in LOCAL_AGENTS and entry.origin.startswith("/")):
-            raise BadInputError(f"key 'base.from' is not the whole path of an image: {shortened(entry.origin)!r}")
+            raise BadInputError(f"key 'base.from' is not the absolute path of an image: {shortened(entry.origin)!r}")
         found = foreign_layer(entry.agent, entry.origin, entry.image.has, entry.image.provides)
         return structs.replace(found, name=entry.name)
     others, missing = list[Layer](), list[BadInputError]()
@@ -177,7 +177,7 @@ def _faults(lock: Lock) -> Iterator[str]:
         packages |= {wheel.name for wheel in layer.wheels}
         for pin in layer.pins:
             if canonicalize_name(Requirement(pin).name) not in packages:
-                yield f"the Python package {pin} of {layer.name} is left out"
+                yield f"the Python package {pin} of {layer.name} is missing"
         there |= {layer.name, *layer.layer.provides, *layer.versions}
         packages |= set(map(canonicalize_name, layer.versions))
         if "python3" in there:  # its version is known only after reading the image
@@ -190,7 +190,7 @@ def _faults(lock: Lock) -> Iterator[str]:
         wish, version = one.requirement, versions.get(one.name)
         # the lock decided which lines a marker leaves out; ROCm's triton has another name, and stands in for triton
         if version is None and one.name not in {*there, *packages, "triton"} and wish.marker is None:
-            yield f"request.own names {one.text}, which is left out"
+            yield f"request.own names {one.text}, which is missing"
         elif version is not None and not wish.specifier.contains(version, prereleases=True):
             yield f"request.own names {one.text}, but the lock has {version}"
         if wish.url != commits.pop(one.name, None):
@@ -258,7 +258,7 @@ def refuse_untrusted(found: Sequence[str], path: Path) -> None:
         raise BadInputError(
             f"uses parts that are not from the catalogue: {'; '.join(found[:_SHOWN])}{more}",
             where=str(path),
-            hint="if you trust who wrote it: --trust-lock",
+            hint="if you trust its author: --trust-lock",
         )
 
 

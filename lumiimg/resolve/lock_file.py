@@ -179,10 +179,10 @@ def to_text(lock: Lock) -> str:
     body = tomli_w.dumps(document, multiline_strings=False)
     if not_text := re.search(r"[^\n]*[\ud800-\udfff]", body):
         value = not_text[0].encode("utf-8", "backslashreplace").decode()[:200]
-        raise BadInputError(f"a lock can hold only UTF-8: {value}", hint="write it in UTF-8, or leave it out")
+        raise BadInputError(f"a lock can contain only UTF-8: {value}", hint="write it in UTF-8, or leave it out")
     for line in body.splitlines():
         if (plain := redact(line)) != line:
-            raise BadInputError(f"a lock cannot hold a secret: {plain[:200]}", hint="it is passed on; leave it out")
+            raise BadInputError(f"a lock cannot contain a secret: {plain[:200]}", hint="locks are shared; leave it out")
     if len(body.encode()) > _SIZE_LIMIT_BYTES - _HEAD_BYTES:
         raise BadInputError(f"the lock would be larger than {_SIZE_LIMIT_BYTES} bytes", hint="leave something out")
     return f"{_HEAD}{tomli_w.dumps({**head, 'digest': _digest(body)})}\n{body}"
@@ -310,7 +310,7 @@ def refuse_other_file(path: Path) -> None:
     written = _FORMAT_LINE.search(data.partition(b"\n\n")[0])
     if written is not None and int(written[1]) > FORMAT:
         raise BadInputError(
-            f"is of format {int(written[1])}, this lumiimg writes {FORMAT}; it would be lost",
+            f"has format {int(written[1])}, but this lumiimg writes {FORMAT}; it would be lost",
             where=str(path),
             hint="use the lumiimg that wrote it, name another file, or remove it",
         )

@@ -72,7 +72,7 @@ def check_used(request: Request, released: Sequence[Released]) -> None:
     wrong = [(f"the argument {name}", arguments) for name in request.arguments if name not in arguments]
     wrong += [(f"a source named {name!r}", sources) for name in request.sources if name not in sources]
     for what, known in wrong:
-        raise BadInputError(f"no layer of this image takes {what}", hint=f"known: {', '.join(known) or 'none'}")
+        raise BadInputError(f"no layer of this image uses {what}", hint=f"known: {', '.join(known) or 'none'}")
 
 
 def lock_layer(layer: Layer, release: Release | None, request: Request) -> LockedLayer:
@@ -87,7 +87,7 @@ def lock_layer(layer: Layer, release: Release | None, request: Request) -> Locke
             what = f"{where} has {len(value)} characters; at most {LONGEST} are allowed"
             raise BadInputError(what, hint="give long text to a layer as a file")
         if "\0" in value:
-            raise BadInputError(f"{where} holds a NUL byte")
+            raise BadInputError(f"{where} contains a NUL byte")
         if argument.pattern is not None and not argument.pattern.fullmatch(value):
             raise BadInputError(
                 f"{where} is {value[:80]!r}, which does not match {argument.pattern.pattern}",
@@ -140,7 +140,7 @@ def _with_digest(source: LayerSource, arguments: Mapping[str, str], given: str) 
     expected = digest or (source.sha256.get(key) if path.name in known else None)
     if expected not in {None, actual}:
         raise BadInputError(
-            f"has another digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
+            f"has the wrong digest: sha256 is {actual}, not {expected}" + ("" if digest else f" ({source.name} {key})"),
             where=location,
             hint=f"fetch it again, or confirm the new digest: --source '{source.name}={location}#sha256={actual}'",
         )
@@ -153,7 +153,7 @@ def split_digest(name: str, given: str) -> tuple[str, str | None]:
     if not mark:
         return given, None
     if not SHA256.fullmatch(digest.lower()):
-        raise BadInputError(f"--source {name}: the digest should be 64 hexadecimal digits, is {digest!r}")
+        raise BadInputError(f"--source {name}: the digest must be 64 hexadecimal digits, not {digest!r}")
     return location, digest.lower()
 
 

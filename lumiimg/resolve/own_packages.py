@@ -55,7 +55,7 @@ _STAYS = (
     "no index needs a layer of your own"
 )
 _OF_ROCM = re.compile(r"(?:.*-)?rocm(?:-?[0-9].*|-.*)?")
-_WITHOUT_CUDA = "{} does the same without"
+_WITHOUT_CUDA = "{} does the same without such a GPU"
 _SHOWN = 8
 
 
@@ -93,7 +93,7 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
             yield RuleResult("layers", RuleOutcome.UNKNOWN, was, one.text, because, _SOURCE)
     offered = stack.offers.get(PYTHON)
     for one, python in _other_python(asked, version_of(offered.version if offered else None)):
-        because = f"{one.where} requires {one.text}, and the image has Python {python}, which stays"
+        because = f"{one.where} requires {one.text}, and the image has Python {python}, which is not replaced"
         yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"Python {python}", because, _SOURCE)
     for one in asked.own:
         version, by = there.get(one.name, (None, ""))
@@ -104,10 +104,10 @@ def check_own_packages(asked: Request, stack: Stack, base: Layer) -> Iterator[Ru
                 because = f"{one.where} names {one.name}, which {'; '.join(objection)}"
                 yield RuleResult("layers", RuleOutcome.REFUSED, "nothing", one.name, because, _SOURCE)
         elif one.requirement.url:
-            because = f"{one.where} requires {one.text}, and {by} has {one.name}, which stays"
+            because = f"{one.where} requires {one.text}, and {by} has {one.name}, which is not replaced"
             yield RuleResult("layers", RuleOutcome.REFUSED, "nothing", one.name, because, _SOURCE)
         elif version and is_version(version) and not one.requirement.specifier.contains(version, prereleases=True):
-            because = f"{one.where} requires {one.text}, and {by} has {one.name} {version}, which stays"
+            because = f"{one.where} requires {one.text}, and {by} has {one.name} {version}, which is not replaced"
             yield RuleResult("layers", RuleOutcome.REFUSED, one.text, f"{one.name} {version}", because, _SOURCE)
 
 
@@ -172,7 +172,7 @@ def resolve_own(
     packages that are CUDA's or a layer's; FailedError for packages that are not available or conflict.
     """
     for one, python in _other_python(asked, version_of(target.python)):
-        raise RefusedError(f"{one.where} requires {one.text}, and the image has Python {python}, which stays")
+        raise RefusedError(f"{one.where} requires {one.text}, and the image has Python {python}, which is not replaced")
     there = {canonicalize_name(name) for layer in below for name in (*layer.has, *pins_by_project(layer.requires))}
     if not there.isdisjoint(ROCM_TRITONS):
         there.add(canonicalize_name(TRITON))
@@ -180,11 +180,11 @@ def resolve_own(
         if one.replaces and (objection := _never_replaced(one.name, asked)):
             raise RefusedError(objection, where=one.where, hint="leave it out")
         if one.replaces and one.name not in there:
-            what = f"no {one.name} is known in the image"
+            what = f"{one.name} is not known to be in the image"
             raise RefusedError(what, where=one.where, hint=f"add it: pip:{one.text}")
     there -= asked.replaced
     if known := next((one for one in asked.own if one.requirement.url and one.name in there), None):
-        what = f"{known.where} requires {known.text}, and the image has {known.name}, which stays"
+        what = f"{known.where} requires {known.text}, and the image has {known.name}, which is not replaced"
         raise RefusedError(what, hint="leave the line out")
     commits = read_commits(asked.own, sources)
     below = [_less(layer, asked.replaced) for layer in below]
@@ -293,6 +293,6 @@ def _refuse_other_files(asked: Request, wheels: Sequence[LockedSource]) -> None:
     other = next((wheel for wheel in wheels if wheel.sha256 not in named.get(wheel.name, ())), None)
     if other is not None and any(named.values()):
         raise RefusedError(
-            f"{other.file} has the sha256 {other.sha256}, and no line for it names that, where lines have hashes",
-            hint="write the file again (uv export, pip-compile --generate-hashes), or take all hashes out",
+            f"{other.file} has the sha256 {other.sha256}, which no line for it names, although lines have hashes",
+            hint="write the file again (uv export, pip-compile --generate-hashes), or remove all hashes",
         )

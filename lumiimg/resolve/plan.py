@@ -124,7 +124,7 @@ class Plan:
             return Advice(why, nearest.command, nearest.text)
         command = f"lumiimg build {options_of(self.asked)}{_to_new_image()}"
         if self.missing:
-            return Advice(f"the base is not available here: {self.missing}", command, "where its base is")
+            return Advice(f"the base is not available here: {self.missing}", command, "on a machine that has its base")
         return Advice(why, command)
 
     def nearest_by(self, command: str, output: str = "") -> Remedy | None:
@@ -133,7 +133,7 @@ class Plan:
             return None
         left = " and ".join(_left_out(self.asked, self.nearest.asked))
         without = f", without {left}" if left else ""
-        where = ", where its base is" if self.nearest.missing else ""
+        where = ", on a machine that has its base" if self.nearest.missing else ""
         return Remedy(
             f"the nearest that works{without}{where}",
             f"lumiimg {command} {options_of(self.nearest.asked)}{output}",

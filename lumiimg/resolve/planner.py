@@ -152,7 +152,7 @@ def _decided(asked: Request, context: PlanContext) -> Plan:
         other = _with_fabric(asked, Fabric.BUNDLED, context)
         if {rule.because for rule in other.obstacles} < {rule.because for rule in plan.obstacles}:
             avoided = next(rule for rule in plan.obstacles if rule not in other.obstacles).because.partition(". ")[0]
-            because = f"libcxi and libfabric are built in the image; of the host's: {avoided}"
+            because = f"libcxi and libfabric are built in the image, not taken from the host: {avoided}"
             results = (replace(rule, because=because) if rule.id == "glibc-gate" else rule for rule in other.rules)
             plan = replace(other, rules=tuple(results))
     if plan.stack is None or plan.refused:
@@ -172,8 +172,8 @@ def _with_fabric(asked: Request, chosen: Fabric | None, context: PlanContext) ->
         base = structs.replace(base, troubles=(*base.troubles, *known_troubles(base, context.layers())))
     if base.by_name:
         has = ", ".join(f"{component} {version}" for component, version in base.has.items())
-        because = f"from its name, it has {has}; on a machine that has the image, the image is read first"
-        results.append(RuleResult("layers", RuleOutcome.UNKNOWN, "its files", "its name alone", because, base.source))
+        because = f"judging by its name, it has {has}; on a machine that has the image, the image is read first"
+        results.append(RuleResult("layers", RuleOutcome.UNKNOWN, "its files", "only its name", because, base.source))
     start = Stack(_offers(base, site))
     if site is not None:
         fabric, gate = rules.glibc_gate(start, site, asked=chosen)
@@ -238,9 +238,9 @@ def _wishes(asked: Request, base: Layer, fabric: Fabric, context: PlanContext) -
     if fabric is not Fabric.NONE and not has_plugin:
         added.append(WantedLayer(Need.decoded(PLUGIN), because="RCCL reaches libfabric through a net plugin"))
     elif fabric is Fabric.HOST and HEADERS in asked.sources and not {PLUGIN, _OLD_PLUGIN} & named:
-        because = f"--source {HEADERS}: a plugin compiled for the host's libfabric comes before the image's"
+        because = f"--source {HEADERS}: a plugin compiled for the host's libfabric takes precedence over the image's"
         added.append(WantedLayer(Need.decoded(PLUGIN), because=because))
-    not_locked = f"{asked.own_summary}; their packages from the index are chosen by lock"
+    not_locked = f"{asked.own_summary}; `lumiimg lock` chooses their packages from the index"
     own = [WantedLayer(Need.decoded(OWN_PACKAGES), because=not_locked)] if asked.own else []
     return [wish for wish in added if wish.need.component not in named] + wishes + own
 

@@ -166,7 +166,7 @@ def _other_than_pinned(layers: Sequence[LayerRequirements], sentence: str) -> st
         for name, pin in pins_by_project(layer.pins).items() if layer.beside else ():
             found = re.search(rf"depends? on {re.escape(name)}==([\w.+!-]+)", sentence.replace(pin, ""))
             if found:
-                return f"the wheels of {layer.name} {layer.version} require {name}=={found[1]}, and its row has {pin}"
+                return f"the wheels of {layer.name} {layer.version} require {name}=={found[1]}, but its row has {pin}"
     return None
 
 
@@ -192,7 +192,7 @@ def refuse_cuda(requirers: Mapping[str, frozenset[str]]) -> None:
         if is_of_cuda(name):
             by = ", ".join(sorted(requirers[name]))
             raise FailedError(
-                f"{name}, of CUDA, is required by {by[:200]}: a wheel that is not for ROCm was selected",
+                f"the CUDA package {name} is required by {by[:200]}: a wheel that is not for ROCm was selected",
                 hint="use the layer's releases unchanged, or report the layer",
             )
 

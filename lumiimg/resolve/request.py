@@ -299,7 +299,7 @@ def _once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     table: dict[str, str] = {}
     for name, value in pairs:
         if table.setdefault(name, value) != value:
-            raise BadInputError(f"{option} {name} is given twice, with two values", hint="leave one of them out")
+            raise BadInputError(f"{option} {name} is given twice, with two values", hint="use only one of them")
     return table
 
 

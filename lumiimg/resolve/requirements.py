@@ -52,7 +52,7 @@ _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 """Endings of file names: pip would look for the file in the folder, an index for a project of that name."""
 _EGG = re.compile(r"(?:(\S+)\s*@\s*)?(git\+[^\s#]+)#(\S*\begg=[A-Za-z0-9]\S*)")
 _EXTRA = re.compile(r"\bextra\b")
-_AT_COMMIT = f"{{}} @ {SCHEME}HOST/REPOSITORY@COMMIT, and #subdirectory=FOLDER where it is in one"
+_AT_COMMIT = f"{{}} @ {SCHEME}HOST/REPOSITORY@COMMIT, plus #subdirectory=FOLDER if it is in a subfolder"
 _TO_INDEX = "name a package from an index; one that is in no index needs a layer of your own (docs/extend/layer.md)"
 _EXPORT = "for a uv project: uv export --no-emit-project --prune torch -o requirements.txt (--extra NAME, --group NAME)"
 _HINTS = {
@@ -62,7 +62,7 @@ _HINTS = {
     (
         "-e",
         "--editable",
-    ): f"an image cannot hold a working copy (uv export --no-emit-project leaves it out): {_TO_INDEX}",
+    ): f"an image cannot contain a working copy (uv export --no-emit-project leaves it out): {_TO_INDEX}",
     (
         "-c",
         "--constraint",
@@ -134,7 +134,7 @@ def _require_one_of_each(found: Sequence[UserRequirement]) -> None:
         if one is other or (versions and other.requirement.specifier.contains(versions[0], prereleases=True)):
             continue
         what = f"{other.text}, but {one.where} requires {one.text}"
-        raise BadInputError(what, where=other.where, hint="leave one of them out")
+        raise BadInputError(what, where=other.where, hint="use only one of them")
 
 
 class RequirementReader:
@@ -184,7 +184,7 @@ class RequirementReader:
             if (included := _INCLUDE.fullmatch(line)) is None:
                 self.add(_HASH.sub("", line), where, _hashes(line, where))
             elif "://" in included[1]:
-                raise BadInputError("-r names an address", where=where, hint="fetch the file, and name that")
+                raise BadInputError("-r names an address", where=where, hint="fetch the file, and name its path")
             else:
                 self.read(posixpath.join(posixpath.dirname(path), included[1]))
 
@@ -255,7 +255,7 @@ def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requ
         raise BadInputError("a path or an address is not a valid requirement", where=where, hint=hint)
     if requirement is None:
         what = f"{one_line(redact(text))[:100]!r} is not a valid requirement"
-        raise BadInputError(what, where=where, hint=f"one like datasets>=3,<4 is needed; {_EXPORT}")
+        raise BadInputError(what, where=where, hint=f"for example datasets>=3,<4; {_EXPORT}")
     if requirement.url or requirement.name.lower().endswith(_ARCHIVES):
         what = f"{requirement.name[:100]} has an address of its own"
         raise BadInputError(what, where=where, hint=_TO_INDEX)
@@ -278,7 +278,7 @@ def _at_commit(requirement: Requirement, where: str) -> Requirement:
         what = f"{requirement.name[:100]} has an unsupported address"
         raise BadInputError(what, where=where, hint=f"the form is {_AT_COMMIT.format(requirement.name[:100])}")
     if requirement.marker:
-        what = f"{requirement.name[:100]} is at a commit, and has a marker"
+        what = f"{requirement.name[:100]} has both a commit and a marker"
         raise BadInputError(what, where=where, hint="leave out the marker, or the line")
     if not address.is_pinned:
         raise NoCommitError(requirement.name, address, where)

@@ -106,7 +106,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
     if site.fabric is None:
         return Fabric.NONE, None if site.arch is None and site.vendor is None else _no_fabric(site)
     if asked is Fabric.NONE:
-        because, source = "you asked for none: RCCL goes over TCP", site.fabric.source
+        because, source = "you asked for no fabric: RCCL uses TCP", site.fabric.source
         return asked, RuleResult("fabric", RuleOutcome.WARNING, "libfabric with cxi", "no fabric", because, source)
     floor, version, is_host = site.fabric.glibc, stack.version("glibc"), asked is Fabric.HOST
     need = f"glibc >= {floor}" if floor else "the glibc that the host's libraries need"
@@ -140,7 +140,7 @@ def glibc_gate(stack: Stack, site: Site, *, asked: Fabric | None) -> tuple[Fabri
 
 def _no_fabric(site: Site) -> RuleResult:
     because = (
-        f"the libfabric and libcxi of {site.name} are not known to this project, so none are added: RCCL goes over TCP"
+        f"the libfabric and libcxi of {site.name} are not known to this project, so none are added: RCCL uses TCP"
         if site.vendor is None
         else f"the project has no fabric for images of {site.vendor}'s GPUs; `lumiimg show {site.name}` says how"
         " to bind the machine's own"
@@ -170,15 +170,15 @@ def plugin_abi(stack: Stack) -> RuleResult | None:
         have = f"{plugin} (net API not known)"
         because = "the net API versions that it exports are not known: it is not built from the usual source"
     elif generation is None:
-        because = "which RCCL the image has is not known" if version is None else f"RCCL {version} is not in the table"
+        because = "the image's RCCL version is not known" if version is None else f"RCCL {version} is not in the table"
     else:
         need = f"RCCL {version} takes {', '.join(f'v{api}' for api in generation.accepts)}"
         common = next((api for api in generation.accepts if api in offered), None)
         outcome = RuleOutcome.REFUSED if common is None else RuleOutcome.OK
-        because = f"RCCL cannot load this plugin and goes on over TCP; {rccl_table().remedy_for_old_api}"
+        because = f"RCCL cannot load this plugin and falls back to TCP; {rccl_table().remedy_for_old_api}"
         if common is not None:
             installs = ", which the layer installs" if any(chosen.name == plugin for chosen in stack.layers) else ""
-            because = f"they meet at v{common}; RCCL looks for {' or '.join(generation.files)}{installs}"
+            because = f"both support v{common}; RCCL looks for {' or '.join(generation.files)}{installs}"
     return RuleResult("plugin-abi", outcome, need, have, because, _RCCL_TABLE)
 
 
@@ -224,7 +224,7 @@ def fabric_versions(stack: Stack, site: Site, fabric: Fabric) -> RuleResult | No
         outcome, because = RuleOutcome.UNKNOWN, f"the {whose} is not known; libcxi and driver must match"
         have = f"libcxi of Slingshot {release}" if release else "libcxi (release not known)"
     elif release == of_host:
-        because = f"libcxi and driver are of one release; libfabric {libfabric or '?'} has the cxi provider"
+        because = f"libcxi and driver are from the same release; libfabric {libfabric or '?'} has the cxi provider"
         outcome = RuleOutcome.OK
     else:
         outcome, because = RuleOutcome.WARNING, "libcxi from a release other than the driver's is known to misbehave"

@@ -103,7 +103,7 @@ class StackSearch:
         layer = self._context.layer(wish.need.component)
         if (offer := stack.offers.get(layer.name)) is not None:
             have = " ".join(filter(None, (layer.name, offer.version)))
-            self._reject(layer, f"no {layer.name} below", have, f"{offer.by} has {have} already: leave it out")
+            self._reject(layer, f"no {layer.name} below", have, f"{offer.by} already has {have}: leave it out")
             return
         within = (*path, layer.name)
         for chosen in self._candidates(layer, wish):

@@ -84,7 +84,7 @@ def texts_of(
             if is_text and len(found) < _MOST_TEXTS and is_wanted(path):
                 found[path] = unpacked.read(member.stat.size_bytes).decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error, ImageError) as error:
-        raise FailedError(f"is not an archive that can be read: {one_line(str(error))[:200]}", where=where) from error
+        raise FailedError(f"is not a readable archive: {one_line(str(error))[:200]}", where=where) from error
     return found
 
 

@@ -301,7 +301,7 @@ def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -
         if not newest:
             doubts.append(f"its index has no {name} that matches it")
         elif (version := next(belonging, None)) is None:
-            doubts.append(f"no {name} names this {project}, so the newest is used")
+            doubts.append(f"no {name} requires exactly this {project}, so the newest is used")
         if newest:
             found[name] = str(version or newest[0])
     return found, doubts

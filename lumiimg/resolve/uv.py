@@ -94,7 +94,7 @@ def find_uv(environ: Mapping[str, str] = os.environ) -> str:
     if found := which("uv", environ.get("PATH")):
         return found
     raise MissingHereError(
-        "uv, which resolves Python requirements, is not here",
+        "uv, which resolves Python requirements, was not found",
         hint="pip install uv, or put the program on PATH; `build --locked` does not need it",
     )
 

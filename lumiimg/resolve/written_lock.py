@@ -33,7 +33,7 @@ class LockChange:
 
     def __str__(self) -> str:
         """Return the difference on one line."""
-        return f"{self.what}: {self.old or '(not there)'} -> {self.new or '(gone)'}"
+        return f"{self.what}: {self.old or '(none)'} -> {self.new or '(removed)'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class WrittenLock:
         if self.replaces and not self.changes:
             yield "no difference from the existing lock"
         if bootstrap.image is None and not bootstrap.sha256:
-            yield f"the base has no digest: {bootstrap.agent} decides when it is built"
+            yield f"the base has no digest: {bootstrap.agent} decides its contents when it is built"
         yield from (f"not from the catalogue: {one}" for one in self.not_shipped)
 
     @property

@@ -381,7 +381,7 @@ def test_a_base_by_its_name_is_a_doubt_and_where_the_file_is_that_is_read(
         main(["explain", "--base", base, "--site", "lumi", "--verbose"])
         output = unwrapped(capsys.readouterr().out)
         assert f"rocm {rocm}" in output or f"ROCm {rocm}" in output
-        assert ("from its name, it has rocm 7.2" in output) == (base == SEPTEMBER)
+        assert ("judging by its name, it has rocm 7.2" in output) == (base == SEPTEMBER)
 
 
 @pytest.mark.usefixtures("clean_home")

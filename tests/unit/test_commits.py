@@ -201,7 +201,7 @@ def test_no_other_place_or_way_is_taken_for_a_requirement_of_git(tmp_path: Path)
         (f"egg @ git+{PLACE}@--upload-pack=x", "has an unsupported address"),
         (f"egg @ git+{PLACE}@{at}#subdirectory=../x", "has an unsupported address"),
         (f"egg @ git+{PLACE}@{at}#subdirectory=/x", "has an unsupported address"),
-        (f"egg @ git+{PLACE}@{at} ; python_version > '3'", "has a marker"),
+        (f"egg @ git+{PLACE}@{at} ; python_version > '3'", "has both a commit and a marker"),
         (f"egg @ git+{PLACE}@{at.upper()}x", "is not pinned to a commit"),
     ):  # fmt: skip
         (tmp_path / "r.txt").write_text(f"{line}\n")
@@ -282,4 +282,4 @@ def test_a_project_at_a_commit_is_asked_for_once_and_never_in_the_place_of_what_
     for command in ("explain", "lock", "build"):
         assert main([command, *asked, *(["--dry-run"] if command == "build" else [])]) == ExitCode.NO
         captured = capsys.readouterr()
-        assert "and the image has egg, which stays" in " ".join((captured.out + captured.err).split()), command
+        assert "and the image has egg, which is not replaced" in " ".join((captured.out + captured.err).split()), command

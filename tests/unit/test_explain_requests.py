@@ -210,7 +210,7 @@ def test_what_is_known_of_a_layer_is_known_of_the_sources_that_it_names(capsys: 
         assert expected in out
         assert not expected or out.startswith("no obstacle found, with doubts")
         if words is bundled:
-            assert ("libcxi and driver are of one release" in out) is not bool(expected)
+            assert ("libcxi and driver are from the same release" in out) is not bool(expected)
 
 
 VLLM = ["--base", "rocm-6.4.4", "--add", "vllm", "--fabric", "bundled"]

@@ -198,7 +198,7 @@ def test_what_explain_says_is_what_every_command_does(words: list[str], how: lis
         case _:
             assert others[0].code == 0 or "--offline" in others[0].err
     accepted = {0, report.code} - {1}
-    if report.code == ExitCode.NO and "where its base is" in unwrapped(report.out):
+    if report.code == ExitCode.NO and "on a machine that has its base" in unwrapped(report.out):
         accepted.add(ExitCode.MISSING_HERE)
     for command in proposals(report) + proposals(built):
         again = dry(command)

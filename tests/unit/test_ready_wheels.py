@@ -101,7 +101,7 @@ def test_a_set_whose_vllm_pins_another_torch_than_the_catalogue_has_is_refused_i
     world.of_layers["vllm"]["0.18.0+rocm700"] = vllm("2.10.0+git8514f05")
     assert lock(world, "rocm700") == ExitCode.NO
     error = capsys.readouterr().err.splitlines()[-1]
-    message = "the wheels of vllm 0.18.0 require torch==2.10.0+git8514f05, and its row has torch==2.9.1+git8907517"
+    message = "the wheels of vllm 0.18.0 require torch==2.10.0+git8514f05, but its row has torch==2.9.1+git8907517"
     assert error.startswith(f"lumiimg: {message}; use another release")
     assert not Path("lumiimg.lock").exists()
 

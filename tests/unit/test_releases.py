@@ -222,7 +222,7 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
 ) -> None:
     index.broken["vllm-0.33.0.tar.gz"] = b"<html>"
     for name, version, page, expected in (
-        ("vllm", "0.33.0", None, "is not an archive that can be read"),
+        ("vllm", "0.33.0", None, "is not a readable archive"),
         ("vllm", "0.33.0", (JSON, b"<html>log in</html>"), "is not a page of a package index"),
         ("vllm", "0.33.0", (HTML, b"<html><a href='/login'>log in</a></html>"), "is not a page of a package index"),
         ("vllm", "0.33.0", (JSON, b" " * (100 << 20)), "is larger than"),
@@ -273,7 +273,7 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
     # a row that is not one that was read is refused
     for old, new, expected in (
         ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version, such as"),
-        ("wheels = [", 'wheels = [\n    "egg==1.0",', "the Python package egg==1.0 of jax is left out"),
+        ("wheels = [", 'wheels = [\n    "egg==1.0",', "the Python package egg==1.0 of jax is missing"),
     ):
         assert old in body
         path.write_bytes(signed(body.replace(old, new, 1).encode()))
@@ -335,7 +335,7 @@ def test_a_torch_is_read_from_the_local_versions_of_its_index_with_what_belongs_
     )
     assert [*map(str, row.requires)] == ["rocm==7.2.*", "python>=3.12,<3.13", "glibc>=2.28"]
     assert row.has == {"torch": "2.12.0+rocm7.2", "torch-rocm": "7.2", "rccl": "2.27.7"}  # that of the row for 7.2
-    assert row.doubts == ("no torchaudio names this torch, so the newest is used",)
+    assert row.doubts == ("no torchaudio requires exactly this torch, so the newest is used",)
     assert explained(capsys, "rocm-6.4.4 pytorch==2.12.0", index, *mirror)[0] == 1
     # a vLLM gets the torch that it is made for
     index.is_html = False

@@ -66,7 +66,7 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
         assert locked_source(catalogue, str(file)).note == ""
         assert locked_source(catalogue, f"{file}#sha256={DIGEST.upper()}").sha256 == DIGEST
         file.write_bytes(b"something else\n")
-        with pytest.raises(BadInputError, match="another digest") as caught:
+        with pytest.raises(BadInputError, match="the wrong digest") as caught:
             locked_source(catalogue, str(file))
         assert f"#sha256={OTHER}" in str(caught.value), "the way to mean it is shown"
         assert locked_source(catalogue, f"{file}#sha256={OTHER}").sha256 == OTHER
@@ -96,7 +96,7 @@ def test_a_source_that_cannot_be_taken_is_bad_input(catalogue: Catalogue, tmp_pa
     file = tmp_path / "x.tar.gz"
     file.write_bytes(CONTENT)
     for given, what in (
-        (f"{file}#sha256={OTHER}", "another digest"),
+        (f"{file}#sha256={OTHER}", "the wrong digest"),
         (f"{file}#sha256=12", "64 hexadecimal digits"),
         ("nowhere.tar.gz", "is not a file"),
         (".", "is not a file"),

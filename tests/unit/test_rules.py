@@ -157,10 +157,10 @@ def test_a_torch_that_is_there_is_one_for_rocm_or_refused() -> None:
 
 def test_rccl_and_the_plugin_have_to_share_a_version_of_the_net_api() -> None:
     for rccl, oldest, newest, outcome, words in (
-        ("2.22.3", None, "5", "ok", "they meet at v5"),
-        ("2.22.3", "6", "9", "ok", "they meet at v8"),
+        ("2.22.3", None, "5", "ok", "both support v5"),
+        ("2.22.3", "6", "9", "ok", "both support v8"),
         ("2.26.6", None, "5", "refused", "aws-ofi-nccl"),
-        ("2.26.6", None, "6", "ok", "they meet at v6"),
+        ("2.26.6", None, "6", "ok", "both support v6"),
         ("2.26.6", "11", "12", "refused", "aws-ofi-nccl"),
         ("2.12.0", "6", "9", "refused", "aws-ofi-nccl"),
         ("2.3", None, "5", "unknown", "not in the table"),
@@ -280,7 +280,7 @@ def test_the_newest_of_the_highest_rank_decides_and_what_is_contradicted_is_a_do
         (
             "6.2.4",
             "ok",
-            "serves it; last confirmed on 2026-02-11. To be sure, add --host with a snapshot of `lumiimg host scan`",
+            "supports it; last confirmed on 2026-02-11. To be sure, add --host with a snapshot of `lumiimg host scan`",
         ),
         ("7.0", "ok", "runs there with ROCm 7.0; last confirmed on 2026-09-29. To be sure"),
         ("7.1", "unknown", "announced, 2026-02-11"),

@@ -77,7 +77,7 @@ def test_a_newer_lock_is_refused_and_not_written_over(written: Path, capsys: Cap
     for name in ("lumiimg.lock", "mine.toml"):
         (written / name).write_text(text)
         refused(capsys, ["build", "--locked", "--lock", name, "--dry-run", "--layers", "layers"], newer)
-        refused(capsys, ["lock", "-o", name, *request], "is of format 9, this lumiimg writes 3; it would be lost")
+        refused(capsys, ["lock", "-o", name, *request], "has format 9, but this lumiimg writes 3; it would be lost")
         refused(capsys, ["build", "--lock", name, *request, "-o", "x.sif"], "it would be lost")
         assert (written / name).read_text() == text
 

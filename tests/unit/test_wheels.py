@@ -187,7 +187,7 @@ def test_what_is_for_cuda_is_refused_with_who_requires_it_unless_it_is_left_out(
     user: dict[str, Any] = {"name": "vllm", "version": "1", "requires": ("ray",)}
     for name in names:
         others = tuple(one for one in names if one != name)
-        with pytest.raises(FailedError, match=f"{name}, of CUDA, is required by ray"):
+        with pytest.raises(FailedError, match=f"the CUDA package {name} is required by ray"):
             chosen(world, tmp_path, {**user, "without": others})
     assert chosen(world, tmp_path, {**user, "without": names})["vllm"] == {"ray": "1.0"}
 
@@ -407,7 +407,7 @@ def test_what_no_lock_can_hold_is_refused_with_its_file_and_line(tmp_path: Path)
     whole = archive_of({"requirements/x.txt": "x"})
     for data in (b"", b"archive of nothing", b"\x1f\x8b\x08\0\0\0\0\0\0\0\0\0", whole[:-20]):
         (tmp_path / "source.tar.gz").write_bytes(data)
-        with pytest.raises(FailedError, match=r"not an archive|has no file"):
+        with pytest.raises(FailedError, match=r"not a readable archive|has no file"):
             read_requirements(tmp_path / "source.tar.gz", [rocm], (), "the archive")
 
 
