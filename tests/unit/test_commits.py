@@ -282,4 +282,6 @@ def test_a_project_at_a_commit_is_asked_for_once_and_never_in_the_place_of_what_
     for command in ("explain", "lock", "build"):
         assert main([command, *asked, *(["--dry-run"] if command == "build" else [])]) == ExitCode.NO
         captured = capsys.readouterr()
-        assert "and the image has egg, which is not replaced" in " ".join((captured.out + captured.err).split()), command
+        assert "and the image has egg, which is not replaced" in " ".join((captured.out + captured.err).split()), (
+            command
+        )

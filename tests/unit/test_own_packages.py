@@ -157,7 +157,10 @@ def test_the_pip_part_of_an_environment_of_conda_is_a_layer_on_the_images_python
     assert main(["build", *words, "--locked", "--definitions", "defs"]) == ExitCode.GOOD
     Path("lumiimg.lock").unlink()
     refusal = refused(world, folder, capsys, *own(text.format("3.11"), "environment.yml"))
-    assert "line 3 of environment.yml requires python==3.11.*, and the image has Python 3.12, which is not replaced" in refusal
+    assert (
+        "line 3 of environment.yml requires python==3.11.*, and the image has Python 3.12, which is not replaced"
+        in refusal
+    )
     refusal = refused(world, folder, capsys, *own(text.format("3.12").replace("yolk<2.5", "torch==2.9.0"), "e.yml"))
     assert "line 7 of e.yml requires torch==2.9.0, and the layer torch-rocm-layer has torch" in refusal
 
