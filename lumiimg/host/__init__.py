@@ -1,1 +1,1 @@
-"""A node's offer to a container: scanned once, written down, and asked about anywhere."""
+"""What a node offers to a container: scanned once, saved to a file, and usable anywhere."""

@@ -1,8 +1,8 @@
-"""The least that must be bound from a host for an image to use its fabric, found by trying it in the loader's model.
+"""Find the fewest host files to bind so that an image can use the fabric, by trials in the loader's model.
 
-A host library goes into a folder of its own in front of LD_LIBRARY_PATH, one file at a time: never a folder of
-libraries, and never a part of the C library, which has to be of one build with the image's ld.so. An attempt without
-two copies of a library in one process is preferred. docs/architecture.md has the attempts in their order.
+Host libraries are bound one file at a time into a private folder at the front of LD_LIBRARY_PATH: never a folder of
+libraries, and never a part of the C library, which must be of the same build as the image's ld.so. Attempts without
+two copies of a library in one process are preferred. docs/architecture.md lists the attempts in their order.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
     HostOffer = Callable[[str], str | None]
 
 _MAX_ROUNDS = 50
-"""A round adds all that is missing then: as many as a chain of libraries is long, each below the one before."""
+"""Each round adds everything that is missing at that point, so a chain of N libraries takes N rounds."""
 _MAX_FABRICS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SolvedManifest(BindManifest):
-    """A manifest with the process that was modelled to find it."""
+    """A manifest and the modelled process that it was found with."""
 
     loaded: tuple[Loaded, ...] = ()
-    """What the loader would have in the process of RCCL and its plugin, in its order; of the last attempt
-    where nothing loads."""
+    """Objects in the process of RCCL and its plugin, in load order; where nothing loads, those of the last attempt
+    that loaded any."""
     host_has_fabric: bool = True
     """Whether the snapshot has a libfabric with the cxi provider at all."""
     trial: BindTrial | None = None
-    """The process itself, to ask it more; None where nothing loads."""
+    """The process itself, for further queries; None where nothing loads."""
 
     def without_process(self) -> BindManifest:
-        """Return what of it an image carries."""
+        """Return the plain manifest, as an image carries it."""
         return BindManifest(self.fabric, self.machine, self.binds, self.variables, self.refusals, self.notes)
 
 
 def solve(root: RootFileSystem, settings: LoaderConfig, demand: ProcessDemand, snapshot: Snapshot) -> SolvedManifest:
-    """Return the manifest for a root and the settings of its processes, on the node of a snapshot."""
+    """Return the manifest for a root with the loader settings of its processes, on the node of a snapshot."""
     return _Solver(root, settings, demand, snapshot).solve()
 
 
@@ -103,10 +103,10 @@ class _Solver:
     def _try(self, plan: BindPlan) -> BindTrial:
         return attempt(self._root, self._settings, self._demand, self._files.root, plan)
 
-    # -- what there is to try --
+    # -- the attempts --
 
     def _attempts(self) -> Iterator[tuple[BindPlan, HostOffer]]:
-        """Yield what to try, each with what the host offers for it."""
+        """Yield each plan to try, with a lookup of the host libraries for it."""
         yield self._with_plugin(OWN_FILES), self._offer(without=LIBFABRIC)
         for entry, provider in islice(self._fabrics(), _MAX_FABRICS):
             offer = self._offer(entry.closure, provider.closure if provider else {})
@@ -120,7 +120,7 @@ class _Solver:
             yield self._with_plugin(plan), offer
 
     def _offer(self, *first: Mapping[str, str | None], without: str | None = None) -> HostOffer:
-        """Return what finds the path that a host has for a name; of two for one name, that of the first closure."""
+        """Return a lookup from name to host path; the first closure with a path that may be bound wins."""
         entries = self._snapshot.entries
         direct = [{LIBCXI: entry.path} for entry in entries if entry.role == "libcxi"]
         closures = (*first, *direct, *(entry.closure for entry in entries))
@@ -133,7 +133,7 @@ class _Solver:
         return find
 
     def _fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
-        """Yield each libfabric of the host that leads to Slingshot, with the provider's file if that is one."""
+        """Yield each host libfabric that reaches Slingshot, with its provider if that is a separate file."""
         return self._files.fabrics() if self._offer()(LIBCXI) else iter(())
 
     def _with_plugin(self, plan: BindPlan) -> BindPlan:
@@ -144,7 +144,7 @@ class _Solver:
         return replace(plan, core=plan.core | {name})
 
     def _host_plugin(self) -> tuple[str, str] | None:
-        """Return (name, path) of a net plugin of the host for an image that has none."""
+        """Return (name, path) of a host net plugin for an image that has none."""
         symbols = {net_symbol(version) for version in self._demand.accepts}
         for entry in self._snapshot.entries:
             library = self._files.library(entry.path)
@@ -153,11 +153,11 @@ class _Solver:
         return None
 
     def _may_be_bound(self, path: str) -> bool:
-        """Whether a library of the host is recorded, and no part of the C library."""
+        """Whether a host library is recorded and does not belong to the C library."""
         library = self._files.library(path)
         return library is not None and not is_glibc_part(library.facts)
 
-    # -- how a plan becomes one that loads --
+    # -- from a plan to a process that loads --
 
     def _complete(self, plan: BindPlan, offer: HostOffer) -> BindTrial:
         """Bind what a plan still lacks until its process loads. Raises BindRefusedError."""
@@ -174,9 +174,9 @@ class _Solver:
         raise BindRefusedError(trial.too_many(_MAX_ROUNDS), trial.loaded)
 
     def _advanced(self, trial: BindTrial, offer: HostOffer) -> BindPlan:
-        """Return a plan changed by what its trial met first. Raises BindRefusedError where nothing can be changed."""
+        """Return the plan with missing libraries, else one missing version, resolved. Raises BindRefusedError."""
         plan = trial.plan
-        # several libraries may lack the same one: the first of them is the reason
+        # several libraries may need the same missing one: the first of them is the reason
         for lacking in {lacking.name: lacking for lacking in reversed(trial.outcome.missing)}.values():
             path = offer(lacking.name)
             if path is None or lacking.name in plan.binds or lacking.name in plan.from_image:
@@ -188,11 +188,11 @@ class _Solver:
         versions = trial.outcome.missing_versions
         if not versions:
             raise BindRefusedError(trial.cannot_load(), trial.loaded)
-        # what the C library lacks first: where nothing can be done about that, the rest does not matter
+        # versions missing from the C library come first: if these cannot be resolved, the rest does not matter
         return self._mended(trial, offer, min(versions, key=lambda version: not _is_of_c_library(trial, version)))
 
     def _mended(self, trial: BindTrial, offer: HostOffer, version: MissingVersion) -> BindPlan:
-        """Exchange a library for the other side's copy, where that may define, or not need, a version."""
+        """Swap a library for the other side's copy, which may define the version or not need it."""
         plan = trial.plan
         name, asking = trial.name_of(version.provider), trial.name_of(version.required_by)
         of_host = version.provider.startswith(f"{HOST_LIB_DIR}/")
@@ -211,14 +211,14 @@ class _Solver:
         return process.find(name) is not None or process.dlopen(name).root is not None
 
     def _reduce(self, trial: BindTrial) -> BindTrial:
-        """Take out what nothing loads, and what the process loads without. Raises BindRefusedError."""
+        """Drop binds that nothing loads, and those that the process loads without. Raises BindRefusedError."""
         used = {item.path for item in trial.objects}
         unused = [name for name, bind in trial.plan.binds.items() if bind.target not in used]
         if LIBFABRIC in unused:
             raise BindRefusedError(trial.passed_over(), trial.loaded)
         plan = trial.plan.without(*unused)
         trial = replace(trial, plan=plan)
-        # what the image has not was added because it was missing: only what was exchanged may not be needed after all
+        # a library that the image lacks was added because it was missing: only a swapped one may turn out unneeded
         exchanged = [name for name in reversed(plan.binds) if name not in plan.core and self._image_has(name)]
         for name in exchanged[:_MAX_ROUNDS]:
             without = self._try(trial.plan.without(name))
@@ -226,7 +226,7 @@ class _Solver:
                 trial = without
         return trial
 
-    # -- what comes out --
+    # -- the result --
 
     def _manifest(self, trial: BindTrial, refused: tuple[Refusal, ...]) -> SolvedManifest:
         plan = trial.plan
@@ -267,13 +267,13 @@ def _is_of_c_library(trial: BindTrial, version: MissingVersion) -> bool:
     return provider is not None and is_glibc_part(provider.facts)
 
 
-# -- a list of binds that was made for a host as it was, tried with the host as it is --
+# -- binds that were made for an earlier state of a host, tried on its current state --
 
 
 def try_saved(
     manifest: SolvedManifest, root: RootFileSystem, settings: LoaderConfig, now: Snapshot
 ) -> tuple[tuple[str, ...], Refusal | None]:
-    """Return what a manifest for an earlier host comes to; `root` is the image's."""
+    """Return (host files that are gone, why the rest fails) for an earlier manifest; `root` is the image's."""
     if manifest.fabric is not Fabric.HOST or manifest.trial is None:
         return (), None
     files, saved = HostFiles(now), manifest.trial.plan

@@ -1,6 +1,6 @@
-"""One attempt at a process: RCCL with its plugin, with some names taken from the host; modelled, nothing is run.
+"""One attempt at the process of RCCL and its plugin, with some libraries from the host; and why an attempt fails.
 
-And why an attempt fails.
+The process is modelled: nothing is run.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 PROVIDER_NAME = f"libfabric/{PROVIDER_FILE}"
-"""Where in the private folder a provider of the host is put: libfabric looks in a folder beside itself."""
+"""Place of a host provider in the private folder: libfabric searches a folder beside itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessDemand:
-    """Which process it is about, and what is opened in it."""
+    """The process to model, and what is opened in it."""
 
     job: JobProcess
-    """What is started, and what its imports open."""
+    """The program that is started, and what its imports open."""
     names: tuple[str, ...]
-    """What it gives to dlopen, in its order; the first that is there is taken. Empty for libfabric itself."""
+    """Names that it passes to dlopen, in order; the first that exists is used. Empty for libfabric itself."""
     accepts: tuple[int, ...] = ()
-    """Versions of the net API that RCCL takes."""
+    """Versions of the net API that RCCL accepts."""
     provider_path: str | None = None
     """FI_PROVIDER_PATH in the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindPlan:
-    """Which names are to be taken from the host."""
+    """The libraries to take from the host, by name."""
 
     attempt: str
-    """What is tried, for a person."""
+    """Description of the attempt, for messages."""
     of_host: bool = False
-    """Whether it is about a libfabric of the host."""
+    """Whether it uses a libfabric of the host."""
     core: frozenset[str] = frozenset()
-    """Names that are the point of the attempt."""
+    """Names that the attempt is about; these are never left to the image."""
     binds: dict[str, Bind] = field(default_factory=dict)
-    """By the name that is taken from the host."""
+    """Binds by library name."""
     from_image: frozenset[str] = frozenset()
-    """Names for which the image's own was found to be the right one."""
+    """Names for which the image's own library turned out to be the right one."""
 
     def adding(self, name: str, path: str, reason: str) -> Self:
-        """Return the plan that takes a name from the host, too."""
+        """Return the plan with one more library from the host."""
         return replace(self, binds={**self.binds, name: Bind(path, f"{HOST_LIB_DIR}/{name}", reason)})
 
     def without(self, *names: str) -> Self:
-        """Return the plan that takes less from the host."""
+        """Return the plan without the binds of these names."""
         return replace(self, binds={name: bind for name, bind in self.binds.items() if name not in names})
 
     def giving_back(self, name: str) -> Self:
-        """Return the plan that leaves a name to the image."""
+        """Return the plan that uses the image's library for a name."""
         return replace(self.without(name), from_image=self.from_image | {name})
 
     def no_target(self, error: OSError) -> Refusal:
-        """Return the refusal of an image in which the private folder cannot be made."""
+        """Return the refusal for an image in which the private folder cannot be created."""
         have, words = f"impossible in this image: {error.strerror}", f"{HOST_LIB_DIR}: {error.strerror}"
         return Refusal(
             self.attempt, HOST_LIB_DIR, f"the folder {HOST_LIB_DIR}", have, (HOST_LIB_DIR,), words, self.of_host
@@ -78,42 +78,42 @@ OWN_FILES = BindPlan("the image's own libfabric")
 
 @dataclass(frozen=True, slots=True)
 class BindTrial:
-    """The process of one plan."""
+    """The modelled process of one plan."""
 
     plan: BindPlan
     root: RootFileSystem
     demand: ProcessDemand
     process: Process
     outcome: LoadResult
-    """Of the last thing that was opened; of the start, where that failed."""
+    """Result of the last library that was opened, or of the start where that failed."""
     opened: bool
-    """Whether there is a file by a name that is opened, loadable or not."""
+    """Whether one of the names that are opened exists as a file, loadable or not."""
     objects: tuple[LoadedObject, ...]
-    """The process, with what a dlopen that failed had loaded."""
+    """All objects of the process, including those that a failed dlopen had loaded."""
     provider: str | None
-    """The file that has the cxi provider."""
+    """File that contains the cxi provider; None without one."""
 
     @property
     def loads(self) -> bool:
-        """Whether what is opened loads, with all that it needs."""
+        """Whether what is opened loads with everything that it needs."""
         return self.opened and self.outcome.ok
 
     @property
     def loaded(self) -> tuple[Loaded, ...]:
-        """The process, each file with its place on the host where it is bound."""
+        """All objects of the process, each bound one with its path on the host."""
         return tuple(Loaded(item, self.host_path(item.path)) for item in self.objects)
 
     def host_path(self, path: str) -> str | None:
-        """Return where a file of the process lies on the host; None for one of the image."""
+        """Return the host path of a file in the process; None for a file of the image."""
         return next((bind.source for bind in self.plan.binds.values() if bind.target == path), None)
 
     def name_of(self, path: str) -> str:
-        """Return the name by which a library is needed: its soname, else its file's."""
+        """Return the name by which others need a library: its soname, else its file name."""
         loaded = self.process.find(path)
         return (loaded.facts.soname if loaded else None) or path.rpartition("/")[2]
 
     def why_not(self) -> Refusal | None:
-        """Return what keeps the process of an attempt from the fabric; None where nothing does."""
+        """Return why the process does not reach the fabric; None where no reason is found."""
         if self.outcome.missing:
             return self.missing(self.outcome.missing[0])
         if not self.loads:
@@ -121,7 +121,7 @@ class BindTrial:
         return None if self.provider else self.no_provider()
 
     def missing(self, lacking: MissingLibrary) -> Refusal:
-        """Return the refusal of a library that is on neither side."""
+        """Return the refusal for a library that neither side has."""
         have = "neither the image nor the host's closure has it" if self.plan.of_host else "the image has none"
         if lacking.name in self.plan.binds:
             have = "the host's is for another architecture"
@@ -129,7 +129,7 @@ class BindTrial:
         return self._refusal(lacking.name, lacking.name, have, lacking.chain[:-1] or lacking.chain, words)
 
     def too_old(self, version: MissingVersion) -> Refusal:
-        """Return the refusal of a library that lacks a version which another one needs."""
+        """Return the refusal for a library without a version that another one needs."""
         provider, requirer = self.process.find(version.provider), self.process.find(version.required_by)
         stem = version.version.rpartition("_")[0] + "_"
         defined = provider.facts.version_definitions if provider else ()
@@ -142,12 +142,12 @@ class BindTrial:
         return self._refusal(version.required_by, need, have, chain, str(version))
 
     def too_many(self, rounds: int) -> Refusal:
-        """Return the refusal of a host whose libraries need each other in more rounds than any real ones."""
+        """Return the refusal for a host whose chains of needed libraries are longer than any real ones."""
         attempt, have = self.plan.attempt, f"after {rounds} rounds of adding missing libraries, some are still missing"
         return self._refusal(attempt, "a closure that ends", have, (attempt,), self.outcome.errors[0])
 
     def cannot_load(self) -> Refusal:
-        """Return the refusal of anything else: the first version that is lacking, or the loader's first words."""
+        """Return the refusal for any other failure: the first missing version, else the loader's first error."""
         if self.outcome.missing_versions:
             return self.too_old(self.outcome.missing_versions[0])
         words = self.outcome.errors[0] if self.outcome.errors else "nothing is loaded"
@@ -157,7 +157,7 @@ class BindTrial:
         return self._refusal(library, "a file that ld.so accepts", f"it does not accept {library}", chain, words)
 
     def no_provider(self) -> Refusal:
-        """Return the refusal of a libfabric that loads, and knows nothing of Slingshot."""
+        """Return the refusal for a process that loads, but without the cxi provider."""
         libfabric, opened = self.process.find(LIBFABRIC), self.outcome.root
         whose = libfabric.path if libfabric else (opened.path if opened else "the plugin")
         have = f"{whose} was built without it" if libfabric else f"{whose} does not use libfabric"
@@ -166,7 +166,7 @@ class BindTrial:
         return self._refusal(whose, "the cxi provider", have, chain, words)
 
     def passed_over(self) -> Refusal:
-        """Return the refusal of a bind that the process passes over: a DT_RPATH comes before LD_LIBRARY_PATH."""
+        """Return the refusal for a bind that the process does not use: a DT_RPATH precedes LD_LIBRARY_PATH."""
         libfabric = self.process.find(LIBFABRIC)
         path = libfabric.path if libfabric else "another one"
         rule = f" by {libfabric.found_by.value}" if libfabric else ""
@@ -182,7 +182,7 @@ class BindTrial:
 
 
 class BindRefusedError(Exception):
-    """An attempt that cannot be mended; caught by the solver, which tries the next."""
+    """An attempt that cannot be completed; the solver catches this and tries the next."""
 
     def __init__(self, refusal: Refusal, loaded: tuple[Loaded, ...] = ()) -> None:
         self.refusal = refusal
@@ -197,9 +197,9 @@ def attempt(
     host: RootFileSystem | None = None,
     plan: BindPlan = OWN_FILES,
 ) -> BindTrial:
-    """Start the process with what a plan binds of a host, let RCCL open its plugin, and libfabric its provider.
+    """Model the process with a plan's binds: start it, let RCCL open its plugin, and libfabric its provider.
 
-    Raises OSError where a target of the plan cannot be in this image.
+    Raises OSError where a target of the plan cannot be created in this image.
     """
     provider_path = demand.provider_path
     if host is not None and plan.binds:

@@ -1,6 +1,6 @@
-"""Python source as syntax: its names, its imports, and whether the code is known.
+"""Python source as a syntax tree: its names, its imports, and whether it is known code.
 
-All bindings of a file count at once, whatever their order and scope: a name is whatever one of them makes of it.
+All bindings of a file count at once, whatever their order and scope: a name may mean what any of them binds it to.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 _ARE_TEXT = frozenset(("__name__", "__file__", "__doc__", "__package__", "__qualname__", "__debug__"))
 _OF_PYTHON = re.compile(r"exec|\*|__(?:builtins|path|spec|loader|class|import|build_class|dict|name|package|file)__")
-"""Names by which Python itself finds its way, and all names of a module; code that binds them is not read."""
+"""Names that Python's own machinery uses, and `*` (all names of a module); code that binds one is rejected."""
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _PLAIN = ("utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1")
-"""Encodings that a comment may name (PEP 263), in which ASCII is ASCII: in UTF-7 a comment may hold code."""
+"""Encodings that a comment may declare (PEP 263): in these ASCII is ASCII. In UTF-7, a comment may contain code."""
 _NO_MEANING = frozenset(("ctx", "kind", "type_comment"))
 _CUT = frozenset(("MAPPING", "NAMESPACES"))
-"""What a build backend fills in: values of these names, and the arguments of a call (setuptools
+"""Names whose values a build backend fills in; it also fills in the arguments of a call (setuptools
 command/editable_wheel.py; scikit_build_core/build/_editable.py)."""
 _PLACE = re.compile(r"os\.path\.join\((?:sys\._getframe\(1\)\.f_locals\['sitedir'\]|'/[^'\\]*'), \*\('[\w', ]+\)\)")
 _MOST_TEXT, _MOST_MODULES, _MOST_MEANINGS = 512 << 10, 1000, 32
 _LIBRARY = re.compile(r".*/lib(?:64)?/python(?:3\.\d+t?/(?!(?:site|dist)-packages/)|3\d+t?\.zip).*")
-"""Where the standard library is, below any prefix (CPython Modules/getpath.py)."""
+"""Path of the standard library below any prefix (CPython Modules/getpath.py)."""
 _LOADED = ("sys", "builtins", "os", "site", "io", "abc", "codecs", "stat", "posix", "time", "marshal", "errno")
-"""Modules that any Python has before it runs any of this code."""
+"""Modules that every Python has loaded before any of this code runs."""
 FOLLOWED = ("os.environ", "sys.path", "site", "editables/redirector.py.RedirectingFinder")
-"""Of what a call may be that is followed; the last has a method that gives a module its path."""
+"""Objects whose method calls may be followed; the last has a method that maps a module to its path."""
 
 
 class Facts(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `startup_code.toml` has."""
+    """Contents of `startup_code.toml`."""
 
     date: dt.date
     source: str
@@ -59,7 +59,7 @@ class Facts(Struct, frozen=True, forbid_unknown_fields=True):
     templates: dict[str, frozenset[str]]
 
     def has_name(self, dotted: str) -> bool:
-        """Whether an object of a module may be used in any way; so may exceptions that are errors."""
+        """Whether an object of a module may be used in any way, as may every built-in exception that is an error."""
         module, _, name = dotted.rpartition(".")
         known = getattr(builtins, name, None) if module == "builtins" else None
         is_error = isinstance(known, type) and issubclass(known, Exception)
@@ -68,41 +68,41 @@ class Facts(Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def facts() -> Facts:
-    """Return the table."""
+    """Return the table of `startup_code.toml`."""
     return decode(package_toml(__package__, "startup_code.toml"), Facts)
 
 
 @dataclass(slots=True)
 class PythonCode:
-    """A file, or a line of a `.pth` file, as syntax."""
+    """Syntax tree of a file, or of a line of a `.pth` file."""
 
     path: str
     name: str
-    """As a module; empty for a line of a `.pth` file."""
+    """Module name; empty for a line of a `.pth` file."""
     body: list[ast.stmt]
     digest: str
-    """Of all that it does, without docstrings, comments, and what a build backend filled in."""
+    """Digest of the code without docstrings, comments, and what a build backend filled in."""
     filled: list[object]
-    """What a build backend filled in."""
+    """Values that a build backend filled in."""
     bindings: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """What each name is: an imported module or object of one, by its dotted name; empty: a value of the code's own."""
+    """Meanings of each name: the dotted name of an imported module or object; empty for a value of the code's own."""
 
     @property
     def template(self) -> str:
-        """Return which code it is that is known; empty for any other."""
+        """Return the file that names this known code; empty for any other code."""
         return next((file for file, digests in facts().templates.items() if self.digest in digests), "")
 
     def names(self, name: str) -> set[str]:
-        """Return what a name may be, as in `bindings`."""
+        """Return the possible meanings of a name, as in `bindings`."""
         if name in self.bindings:
             return {*self.bindings[name]}
         return {"" if name in _ARE_TEXT else f"builtins.{name}" if hasattr(builtins, name) else f"?.{name}"}
 
 
 def read_code(text: str, path: str, name: str = "") -> PythonCode:
-    """Return a file, or a line of a `.pth` file, as syntax.
+    """Parse a file, or a line of a `.pth` file.
 
-    A statement `exec('…')` of a constant text is replaced by the statements of that text.
+    A statement `exec('…')` with a constant string is replaced by the statements in that string.
 
     Raises SyntaxError, ValueError, RecursionError or MemoryError (CPython Parser, `ast.parse`).
     """
@@ -118,7 +118,7 @@ def read_code(text: str, path: str, name: str = "") -> PythonCode:
 
 
 def namespace_package(line: str) -> str | None:
-    """Return the package that a line makes as setuptools wrote it; None for any other line."""
+    """Return the namespace package that a line written by setuptools creates; None for any other line."""
     found = re.search(r"setdefault\('([\w.]+)'", line)
     if found is None:
         return None
@@ -147,7 +147,7 @@ def _inlined(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _bound(code: PythonCode, node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield what a node binds, and to what (Python reference, 4.2.1 Binding of names)."""
+    """Yield (name, meaning) for each name that a node binds (Python reference, 4.2.1 Binding of names)."""
     match node:
         case ast.Import(aliases):
             for alias in aliases:
@@ -166,7 +166,7 @@ def _bound(code: PythonCode, node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def source_of(code: PythonCode, node: ast.ImportFrom) -> str:
-    """Return the module that `from … import` takes from (CPython importlib/_bootstrap.py, _resolve_name)."""
+    """Return the full name of the module in `from … import` (CPython importlib/_bootstrap.py, _resolve_name)."""
     if not node.level:
         return node.module or ""
     parts = code.name.split(".")
@@ -176,9 +176,9 @@ def source_of(code: PythonCode, node: ast.ImportFrom) -> str:
 
 
 def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
-    """Replace what a build backend filled in by nothing, and yield it."""
+    """Remove what a build backend filled in, and yield it."""
     for statement in body:
-        with suppress(ValueError, TypeError, SyntaxError):  # it is not a literal
+        with suppress(ValueError, TypeError, SyntaxError):  # not a literal
             match statement:
                 case ast.Assign([ast.Name("PATH_PLACEHOLDER")], ast.BinOp() as joined):  # `'…' + ".__path_hook__"`
                     joined.left = ast.Constant(None)
@@ -193,7 +193,7 @@ def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
 
 
 def _shape(node: object) -> str:
-    """Return what syntax does as text, the same for each Python: without docstrings, places and empty fields."""
+    """Return syntax as a text that is the same for every Python: without docstrings, positions and empty fields."""
     if isinstance(node, list):
         return f"[{','.join(_shape(one) for one in node if not _is_docstring(one))}]"
     if not isinstance(node, ast.AST):
@@ -211,7 +211,7 @@ def _is_docstring(node: object) -> bool:
 
 
 class NotFollowedError(Exception):
-    """The code does something that is not followed; the message says what, and where."""
+    """The code does something that lumiimg does not follow; the message says what and where."""
 
     def __init__(self, what: str, code: PythonCode, node: ast.AST) -> None:
         what = what.replace(" ?.", " ").replace(" builtins.", " ")
@@ -219,7 +219,7 @@ class NotFollowedError(Exception):
 
 
 def _with_parents(name: str) -> list[str]:
-    """Return the names of a module and those around it, these first."""
+    """Return the names of a module and its parent packages, outermost first."""
     return [*accumulate(name.split("."), "{}.{}".format)]
 
 
@@ -229,31 +229,31 @@ class Modules:
     def __init__(self, find: Callable[[str], ModuleSpec | None], read: Callable[[str], str | None]) -> None:
         self._find, self._read = find, read
         self._known: dict[str, PythonCode | None] = dict.fromkeys(_LOADED)
-        """None: of the standard library, or of nowhere."""
+        """Code by module name; None for a module of the standard library, or one that is not found."""
         self._unfound: set[str] = set()
         self._text_left = _MOST_TEXT
         self.has_other_path = False
-        """Whether sys.path is not any more what it was when the piece of code began that runs now."""
+        """Whether sys.path has changed since the current piece of code began."""
         self.has_later_imports = False
-        """Whether there are imports that may run, or not, or later."""
+        """Whether some imports may run now, later, or not at all."""
         self.mapped: dict[str, str] = {}
         """Modules that an editable install maps to a file or folder."""
 
     def begin(self) -> None:
-        """Forget what was not found: sys.path may have become another one."""
+        """Forget which modules were not found: sys.path may have changed."""
         self.has_other_path = False
         self._known = {name: module for name, module in self._known.items() if name not in self._unfound}
         self._unfound.clear()
 
     def code(self, text: str, path: str, name: str = "") -> PythonCode:
-        """Return a file, or a line of a `.pth` file, as syntax; `read_code` has the errors."""
+        """Parse a file, or a line of a `.pth` file; raises the errors of `read_code`."""
         self._text_left -= len(text)
         if self._text_left < 0:
             raise ValueError("it has more code than lumiimg reads")
         return read_code(text, path, name)
 
     def imported(self, code: PythonCode, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, PythonCode | None]]:
-        """Yield the modules that a statement imports, those around them first; with the code of each new one."""
+        """Yield the modules that a statement imports, parent packages first, with the code of each new one."""
         source = source_of(code, node) if isinstance(node, ast.ImportFrom) else None
         if source == "":
             raise NotFollowedError("imports files next to it", code, node)
@@ -292,7 +292,7 @@ class Modules:
         return module if not module.template else None
 
     def take_over(self, filled: Iterable[object], *, is_first: bool = False) -> None:
-        """Take what a build backend filled into code that is known; `is_first`: its finder comes before sys.path."""
+        """Record what a build backend filled into known code; `is_first`: its finder precedes sys.path."""
         parts = [*filled]
         while parts:
             match parts.pop():
@@ -311,13 +311,13 @@ class Modules:
                     parts += names
 
     def is_there(self, name: str) -> bool:
-        """Whether there is a module, or an object of one, for sure."""
+        """Whether a module, or an object of one, certainly exists."""
         around = self._known.get(name.rpartition(".")[0])
         is_module = name in self._known and name not in self._unfound
         return is_module or name in FOLLOWED or facts().has_name(name) or bool(around and around.template)
 
     def meanings(self, code: PythonCode, node: ast.AST) -> set[str]:
-        """Return the objects of modules that an expression may be; nothing: a value that the code itself made."""
+        """Return the module objects that an expression may be; empty for a value that the code itself created."""
         match node:
             case ast.Name(name):
                 if len(names := code.names(name)) > _MOST_MEANINGS:
@@ -330,7 +330,7 @@ class Modules:
         return set()
 
     def _named(self, dotted: str) -> set[str]:
-        """Return what a dotted name is: nothing where its module is not there, an object of known code by its file."""
+        """Return the meaning of a dotted name: empty if its module is not found; known code is named by its file."""
         for prefix in reversed(_with_parents(dotted)):
             if prefix in self._unfound and prefix.partition(".")[0] not in sys.stdlib_module_names:
                 return set()
@@ -339,7 +339,7 @@ class Modules:
         return {dotted} if dotted else set()
 
     def imported_by(self, code: PythonCode, node: ast.AST) -> str | None:
-        """Return the module that a call imports, `__import__('…')`."""
+        """Return the module that a call such as `__import__('…')` imports."""
         match node:
             case ast.Call(function, [ast.Constant(str(name))], []) if name and name[0] != ".":
                 is_import = self.meanings(code, function) <= {"builtins.__import__", "importlib.import_module"}

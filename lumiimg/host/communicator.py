@@ -1,8 +1,8 @@
-"""Which library makes the communicators of a process: whoever answers `ncclCommInitRank`, whatever its name is.
+"""Find the library that creates a process's communicators: the one that answers `ncclCommInitRank`, whatever its name.
 
-libtorch_hip.so and JAX's plugin are linked with it: their call is bound by the loader's scopes, so that a library which
-is preloaded, or was opened for all before, answers in place of the RCCL that they need. vLLM asks dlsym of what it has
-opened. An RCCL that is linked into libtorch_hip.so answers there, and its strings are in that file.
+libtorch_hip.so and JAX's plugin are linked with RCCL, and the loader's scopes bind their call: a library that is
+preloaded, or was opened earlier with RTLD_GLOBAL, answers in place of the RCCL that they need. vLLM calls dlsym on the
+library that it opened. An RCCL linked into libtorch_hip.so answers from there, and its strings are in that file.
 Sources: torch/csrc/distributed/c10d/NCCLUtils.cpp; vllm/distributed/device_communicators/pynccl_wrapper.py.
 """
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 INIT = "ncclCommInitRank"
 _FUNCTIONS = "nccl"
-"""With what the names of RCCL's functions begin."""
+"""Prefix of RCCL's function names."""
 _OF_TORCH = ("libtorch_hip.so", "libtorch_cuda.so")
 
 
 def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | None, LoadedObject | None]:
-    """Return (the object that answers the call, the caller): the program, a library that it opened, or what those need.
+    """Return (the object that answers the call, its caller); the caller is `opened` or a library that it needs.
 
-    Where nothing there names the function, or the symbols cannot be read, it is the RCCL that is known by its name, and
-    nobody calls it.
+    If no caller is found, or symbols cannot be read, these are the RCCL known by its name and None; (None, None) for a
+    torch that neither references the function nor contains an RCCL.
     """
     below = [*process.scopes.list_of(opened)]
     by_name = rccl_in(process)
     try:
         found = {each: reference for each in below if (reference := reference_of(process, each, INIT)) is not None}
-        # torch may have an RCCL in itself
+        # an RCCL may be linked into torch
         torch = next((each for each in below if each.path.rpartition("/")[2] in _OF_TORCH), None)
         caller = next((each for each, reference in found.items() if not reference.is_defined), torch)
         if caller is None or caller.is_recorded:
@@ -52,7 +52,7 @@ def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | 
 
 
 def asked_of(process: Process, handle: LoadedObject) -> tuple[LoadedObject, None]:
-    """Return what dlsym gives for a library that was opened, or is the only one that is known: at worst that one."""
+    """Return (the object that dlsym finds in an opened library, else that library; None: no caller is known)."""
     try:
         return dlsym(process, handle, INIT) or handle, None
     except (OSError, BadInputError):
@@ -60,7 +60,7 @@ def asked_of(process: Process, handle: LoadedObject) -> tuple[LoadedObject, None
 
 
 def is_alone(process: Process, root: RootFileSystem, rccl: LoadedObject, caller: LoadedObject | None) -> bool:
-    """Whether all calls of RCCL, its own and those of who calls it, come to one, though the process has another."""
+    """Whether all RCCL calls, its own and its caller's, reach this RCCL although the process has another one."""
 
     def offered(loaded: LoadedObject) -> frozenset[str]:
         return exported_at(root, process.config.absolute(loaded.path), _FUNCTIONS)
@@ -74,6 +74,6 @@ def is_alone(process: Process, root: RootFileSystem, rccl: LoadedObject, caller:
 
 
 def rccl_in(process: Process) -> LoadedObject | None:
-    """Return the RCCL of a process by its name: the one that programs find, else one under a name of its own."""
+    """Return the RCCL of a process by its name: the one that programs ask for, else one under another name."""
     found = next(filter(None, map(process.find, LIBRCCL)), None)
     return found or next((loaded for loaded in process.objects if part_of(loaded.path) is Part.RCCL), None)

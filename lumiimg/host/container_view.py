@@ -1,4 +1,4 @@
-"""What a process in the container sees: the image with the binds over it, its variables, and its processors."""
+"""The view of a process in the container: the image with binds over it, its variables, and its processors."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
 
 ENGINE_LIBRARIES = "/.singularity.d/libs"
-"""The engine puts this folder behind whatever LD_LIBRARY_PATH the image has (99-base.sh)."""
+"""The engine appends this folder to the image's LD_LIBRARY_PATH (99-base.sh)."""
 _ENGINE_FOLDER = "/.singularity.d"
 TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
-"""In front of a variable that the engine is to set in the container."""
+"""Prefixes of variables that the engine sets in the container."""
 _OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
-"""Tunables that the loader itself does not read."""
+"""Prefixes of tunables that the loader itself does not read."""
 _OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
-"""Its EPYC 7A53 and 7763 are of AMD's Zen 3."""
+"""LUMI's EPYC 7A53 and 7763 are AMD Zen 3 processors."""
 _OF_START = (
     "PATH GLIBC_TUNABLES PYTHONHOME PYTHONPATH PYTHONEXECUTABLE PYTHONPLATLIBDIR PYTHONUSERBASE PYTHONNOUSERSITE"
 )
 _OF_VENDORS = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
 _FAMILIES = "LD NCCL RCCL FI OFI CXI HSA HIP ROC ROCR ROCM AMD GPU APPTAINER APPTAINERENV SINGULARITY SINGULARITYENV"
 READ_VARIABLES = (*(f"{name}=" for name in (*_OF_START.split(), *_OF_VENDORS)), *(f"{of}_" for of in _FAMILIES.split()))
-"""What `NAME=` begins with, of variables on which hangs what a process loads, or what RCCL, its plugin, libfabric and
-ROCr do."""
+"""Prefixes of `NAME=` for variables that affect what a process loads, or what RCCL, its plugin, libfabric and ROCr
+do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """An image as a process in it has it."""
+    """An image as a process in its container sees it."""
 
     image: Image
     root: RootFileSystem
     settings: LoaderConfig
     doubts: tuple[str, ...] = ()
-    """What of it is not known."""
+    """What is not known about it, one sentence each."""
 
 
 def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str | None:
-    """Return a variable as it is in the container: what the engine is given, else the image's, else the user's own.
+    """Return a variable's value in the container: what the engine is given, else the image's, else the user's own.
 
-    One that the image sets to nothing takes the user's own away, too (apptainer
-    `internal/pkg/util/fs/files/action_script.sh`, restore_env). The user's LD_LIBRARY_PATH is the one that does not get
-    in (`internal/pkg/util/env/clean.go`).
+    A variable that the image sets to an empty value also removes the user's own (apptainer
+    `internal/pkg/util/fs/files/action_script.sh`, restore_env). Of the user's variables, only LD_LIBRARY_PATH does not
+    get in (`internal/pkg/util/env/clean.go`).
     """
     for prefix in TO_ENGINE:
         if prefix + name in environment:
@@ -65,27 +65,27 @@ def variable_of(name: str, image: Image, environment: Mapping[str, str]) -> str 
 
 
 def is_read(name: str) -> bool:
-    """Whether on a variable hangs what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
+    """Whether a variable affects what a process loads, or what RCCL, its plugin, libfabric and ROCr do."""
     return f"{name}=".startswith(READ_VARIABLES)
 
 
 def open_variables(image: Image) -> Iterator[str]:
-    """Yield, of the variables by which somebody goes, which ones the image's scripts leave open, and where."""
+    """Yield a sentence for each relevant variable whose value the image's scripts leave open, with the statement."""
     for name, statement in image.doubts.items():
         if is_read(name):
             yield f"{statement}: only a shell knows the value of {name}"
 
 
 def as_engine_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of somebody who starts the engine with `--env K=V` for each variable."""
+    """Return the environment that is equivalent to starting the engine with `--env K=V` for each variable."""
     return {prefix + name: value for name, value in variables.items() for prefix in TO_ENGINE}
 
 
 def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of a user's environment counts for an engine, by its name; all of it where that is not known.
+    """Return the part of a user's environment that an engine, given by name, reads; all of it for an unknown engine.
 
-    Each has its own prefix. Apptainer reads the other's, too, where it has no variable of its own of that name, and
-    SingularityCE passes over the other's. Tried with Apptainer 1.4.5 and SingularityCE 4.1.3
+    Each engine has its own prefix. Apptainer also reads variables with the other's prefix unless its own of that name
+    is set; SingularityCE ignores the other's. Tried with Apptainer 1.4.5 and SingularityCE 4.1.3
     (tools/engine_differences.toml).
     """
     if engine == "SingularityCE":
@@ -101,7 +101,7 @@ def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str
 
 
 def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
-    """Return what of a node decides where the loader looks, and what it takes; without one, of LUMI's nodes."""
+    """Return what decides where a node's loader searches and what it accepts; without a snapshot, for LUMI's nodes."""
     if snapshot is None:
         return _OF_LUMI
     return LoaderConfig(hwcaps=snapshot.hwcaps, intel=snapshot.intel)
@@ -110,10 +110,10 @@ def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
 def view_of_container(
     image: Image, environment: Mapping[str, str], loader: LoaderConfig = _OF_LUMI, root: RootFileSystem | None = None
 ) -> ContainerView:
-    """Return an image as a process in it has it.
+    """Return an image as a process in its container sees it.
 
-    `loader` has what does not come from the image, `root` is its root with what is bound over it. Of what engines mount
-    unasked (home, /tmp) the image knows (`engine_rules`).
+    `loader` has the settings that do not come from the image, `root` is its root with the binds over it. The image
+    already has the mounts that engines add by themselves (home, /tmp; `engine_rules`).
     """
     preload = variable_of("LD_PRELOAD", image, environment)
     settings = replace(
@@ -126,7 +126,7 @@ def view_of_container(
 
 
 def why_not_modelled(root: RootFileSystem) -> str | None:
-    """Return why the model of the loader does not hold for a root; None where it does."""
+    """Return why the loader's model does not apply to a root; None where it does."""
     if c_library_of(root).kind == "musl":
         return "this image has musl, whose loader follows other rules than glibc's; only glibc's are modelled"
     return None
@@ -145,15 +145,15 @@ def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]
 
 
 def _library_path(image: Image, environment: Mapping[str, str]) -> str | None:
-    """Return LD_LIBRARY_PATH as a process in the container has it; None where it has none."""
+    """Return LD_LIBRARY_PATH of a process in the container; None where it is not set."""
     path = variable_of("LD_LIBRARY_PATH", image, environment)
     if image.kind is ImageKind.FOLDER and not image.root.exists(_ENGINE_FOLDER):
-        return path  # a root file system that no engine made: nothing is put behind it
+        return path  # a root file system without an engine's files: nothing is appended
     return f"{path}:{ENGINE_LIBRARIES}" if path else ENGINE_LIBRARIES
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Leave out a search path that an earlier manifest, perhaps of another image, has put into the user's shell."""
+    """Return an environment without a search path that an earlier manifest, perhaps of another image, has set in it."""
     return {
         name: value
         for name, value in environment.items()
@@ -164,15 +164,15 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
 # -- the processors of the machine: whether they run an image, and which GPU there is --
 
 _OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
-"""Architectures as images name them, and as `uname -m` does."""
+"""Names of architectures in images, and those that `uname -m` prints."""
 _OF_ROCM = "x86_64"
-"""Of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
+"""Architecture of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
 
 
 def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | None, site: Site | None) -> str | None:
-    """Return why the processors of a machine do not run an image: by what it says of itself, and by its programs.
+    """Return why a machine's processors do not run an image, judged by the image's metadata and its programs.
 
-    Of a node what was seen counts, else what is known of the site; without either, what ROCm is for.
+    The machine is the snapshot's node, else the site; without either, one with the architecture of ROCm.
     """
     if snapshot is not None:
         wanted, whose = snapshot.architecture, snapshot.host
@@ -195,9 +195,9 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
 
 
 def gpu_of_machine(snapshot: Snapshot | None, site: Site | None) -> MachineGpu | None:
-    """Return the GPU of a machine, None where none of AMD's is known: that of the node that was seen, else the site's.
+    """Return the GPU of a machine: that of the node in the snapshot, else the site's; None where no AMD GPU is known.
 
-    What was seen on a node counts more than what is believed of its site.
+    What was seen on a node counts more than what is assumed about its site.
     """
     if snapshot is not None and snapshot.gpu is not None:
         return MachineGpu(snapshot.gpu, snapshot.host)

@@ -1,6 +1,6 @@
-"""Two snapshots of one kind of node, before and after an update of the machine; images are judged by both.
+"""Two snapshots of one kind of node, before and after an update of the machine; images are judged with both.
 
-Another node of the same kind does as well. Nodes of different kinds are recognised: what differs is not drift.
+They may be of two nodes of one kind. Nodes of different kinds are recognised: their differences are not drift.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class Drift:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """In what these are nodes of different kinds: what no update changes, a clause each."""
+        """Differences that no update makes, which show nodes of different kinds; one clause each."""
         before, now = _kind_of(self.before), _kind_of(self.now)
         differing = (what for what, old in before.items() if old and now[what] and old != now[what])
         return tuple(f"{what}: {before[what]} -> {now[what]}" for what in differing)
 
     @property
     def driver_changed(self) -> bool:
-        """Whether the GPU driver is another one: which ROCm runs is open again."""
+        """Whether the GPU driver changed: which ROCm runs is an open question again."""
         return self.before.gpu_driver != self.now.gpu_driver
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What makes two scans differ without a change of the machine."""
+        """Reasons why the scans may differ although the machine did not change."""
         return tuple(_notes(self.before, self.now))
 
 
 def _kind_of(snapshot: Snapshot) -> dict[str, str | None]:
-    """Return what an update of a node cannot change, or would leave it without what its jobs are for."""
+    """Return the properties that an update cannot change, or not without making the node useless for its jobs."""
     has_gpus = _KFD in snapshot.devices or snapshot.gpu_driver is not None
     return {
         "architecture": snapshot.architecture,

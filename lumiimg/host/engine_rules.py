@@ -1,11 +1,11 @@
-"""What the container engine of a machine mounts over an image without being asked, and what it makes of a manifest.
+"""What a machine's container engine mounts over an image by itself, and whether it can apply a manifest.
 
-Files of the image in folders that it mounts over are not seen; targets of binds may be such that it cannot make them.
+Image files in folders that it mounts over are hidden, and it may be unable to create the target of a bind.
 
-Which it mounts decides its administrator (apptainer.conf, singularity.conf: apptainer
-`pkg/util/apptainerconf/config.go`), and in part who starts it (`internal/pkg/runtime/engine/apptainer/
+The administrator decides what it mounts (apptainer.conf, singularity.conf: apptainer
+`pkg/util/apptainerconf/config.go`), and partly the user who starts it (`internal/pkg/runtime/engine/apptainer/
 container_linux.go`: addTmpMount, addHomeMount, addCwdMount). Tried with Apptainer 1.4.5, setting by setting: the home
-hides its own folder alone, unless the engine can lay nothing over the image; /run and /root are the image's.
+mount hides only its own folder, unless neither overlay nor underlay is available; /run and /root are the image's.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _BY_SETTING = {
     "dev": ("/dev",),
     "tmp": ("/tmp", "/var/tmp"),  # noqa: S108 - names, nothing is made there
 }
-"""Settings `mount …`, and the folders that each is about; `mount dev = minimal` hides the image's, too."""
+"""Folders that each `mount …` setting controls; `mount dev = minimal` hides the image's folder, too."""
 _NEVER_FROM_CWD = ("/", "/etc", "/bin", "/mnt", "/usr", "/var", "/opt", "/sbin", "/lib", "/lib64")
 _FILES = ("/etc/localtime", "/etc/hosts")
-"""What the engines' own configuration binds: files that no loader reads."""
+"""Files that the engines' default configuration binds; no loader reads them."""
 _ENVIRONMENT, _TAKES_VARIABLES = "/.singularity.d/env", "/.singularity.d/env/99-base.sh"
 _NO_MOUNT = ("APPTAINER_NO_MOUNT", "SINGULARITY_NO_MOUNT")
 _NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
 
 
 def as_run(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
-    """Return an image as the engine of a host shows it to somebody with this environment, who is not root."""
+    """Return an image as the host's engine presents it to a non-root user with this environment."""
     root, here = image.root, Path("/").stat()
     if root.stat("/").identity == (here.st_dev, here.st_ino):
-        return image  # the machine itself has already what would be mounted over it, and who asks is the user
+        return image  # this is the machine itself: the mounts are in place already, and the caller is the user
     mounts = []
     for mount in engine_mounts(environment, snapshot):
-        with contextlib.suppress(OSError):  # links in a circle: no engine mounts anything there
+        with contextlib.suppress(OSError):  # a loop of links: no engine mounts anything there
             mounts.append(replace(mount, target=root.mount_point(mount.target)))
     return image.mounted(mounts).for_users()
 
 
 def refuse_not_runnable(path: Path, image: Image) -> None:
-    """Raise BadInputError for a kind that engines do not run as it is."""
+    """Raise BadInputError for a kind of image that engines do not run directly."""
     if image.kind not in {ImageKind.SIF, ImageKind.SQUASHFS, ImageKind.FOLDER}:
         what = f"{image.kind.value}: engines do not run this kind directly"
         hint = "first: singularity build image.sif oci:FOLDER (or oci-archive:FILE, docker-archive:FILE)"
@@ -68,9 +68,9 @@ def refuse_not_runnable(path: Path, image: Image) -> None:
 
 
 def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Mount, list[str]]]:
-    """Yield each mount that may be there, with the files that it would hide.
+    """Yield each mount that may exist, with the files that it would hide.
 
-    A file by a link in such a folder, or that a link leads into one, is meant.
+    A file counts by the path that names it and by the path that its links lead to.
     """
     named = list(dict.fromkeys(files))
     real = [image.root.resolve(file) for file in named if image.root.exists(file)]
@@ -80,7 +80,7 @@ def may_be_hidden(image: Image, files: Iterable[str]) -> Iterator[tuple[Mount, l
 
 
 def hidden_files(image: Image, names: Collection[str] | re.Pattern[str]) -> Iterator[tuple[Mount, str]]:
-    """Yield the files of these names that the image has where the engine mounts something else."""
+    """Yield (mount, path) for each image file of these names that the engine certainly mounts over."""
     for mount in image.mounts:
         if mount.is_sure:
             with contextlib.suppress(OSError, ImageError):
@@ -88,7 +88,7 @@ def hidden_files(image: Image, names: Collection[str] | re.Pattern[str]) -> Iter
 
 
 def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Iterator[Mount]:
-    """Yield what an engine mounts over an image; without a snapshot, or settings in it, by the engine's defaults."""
+    """Yield what an engine mounts over an image, by the settings in a snapshot, else by the engine's defaults."""
     settings = snapshot.engine_settings if snapshot else {}
     left_out = {word.strip() for name in _NO_MOUNT for word in environment.get(name, "").split(",")}
     for name, folders in _BY_SETTING.items():
@@ -110,7 +110,7 @@ def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = No
 
 
 def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot: Snapshot | None) -> Iterator[Mount]:
-    """Yield the user's home; where that is not known, as on another machine, the folders in which homes are."""
+    """Yield the user's home; where that is not known, as on another machine, the folders that contain homes."""
     by = "the engine mounts the home of the user over it (`mount home` in its configuration)"
     home = environment.get("HOME", "").rstrip("/")
     is_here = snapshot is None or snapshot.host == platform.node().partition(".")[0]
@@ -124,7 +124,7 @@ def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot
 
 
 def _bound(paths: str) -> Iterator[Mount]:
-    """Yield what `bind path` of the configuration puts there, a folder of the host where that is known here."""
+    """Yield the mounts of `bind path` in the configuration; none of them is certain."""
     for text in filter(None, map(str.strip, paths.split(","))):
         try:
             bind = parse_binds(text)[0]
@@ -135,13 +135,13 @@ def _bound(paths: str) -> Iterator[Mount]:
             yield Mount(bind.target, by=by, is_sure=False)
 
 
-# -- what they make of a manifest --
+# -- applying a manifest --
 
 
 def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem, site: Site | None) -> SolvedManifest:
-    """Return a manifest with the binds of its site and engine, or one that refuses what its engine forbids.
+    """Return a manifest with the binds that its site and engine need, or a refusal where the engine forbids them.
 
-    `root` is the image's; a manifest that refuses already is returned as it is.
+    `root` is the image's; a manifest that refuses already is returned unchanged.
     """
     if manifest.fabric is Fabric.NONE:
         return manifest
@@ -161,7 +161,7 @@ def complete(manifest: SolvedManifest, snapshot: Snapshot, root: RootFileSystem,
 
 
 def _forbidden(manifest: SolvedManifest, settings: Mapping[str, str], root: RootFileSystem) -> Refusal | None:
-    """Return why the engine of the machine would not start with these binds."""
+    """Return why the machine's engine would not start with these binds; None where no reason is known."""
     if not manifest.binds:
         return None
     chain = tuple(bind.target.rpartition("/")[2] for bind in manifest.binds[:1])

@@ -1,4 +1,4 @@
-"""What `import torch`, vLLM, SGLang, JAX, TensorFlow and CuPy open in a Python, and whose RCCL that is.
+"""Libraries that `import torch`, vLLM, SGLang, JAX, TensorFlow and CuPy open in a Python, and whose RCCL that uses.
 
 Sources: torch/__init__.py of 2.1 to 2.13 (_rocm_init, _load_global_deps, then torch._C; what its OSError does), torch/
 _utils_internal.py, torch/version.py; vllm/utils and sglang/srt/distributed/device_communicators/pynccl_wrapper.py
@@ -38,7 +38,7 @@ _COMPILED = re.compile(r"_C\..*\.?so")
 _OWN_MODULE, _GLOBAL_DEPS = re.compile(r"\b_C\b"), "libtorch_global_deps"
 _CONSTANT = r"(?m)^{}\s*(?::[^=\n]*)?=\s*([^#\n]*?)\s*(?:#.*)?$"
 SERVING = {"vllm": "VLLM_NCCL_SO_PATH", "sglang": "SGLANG_NCCL_SO_PATH"}
-"""The variable by which a framework takes another RCCL."""
+"""Variable that makes a framework use another RCCL."""
 _OF_TENSORFLOW = (
     "tensorflow.python.platform._pywrap_cpu_feature_guard",
     "tensorflow.python._pywrap_tensorflow_internal",
@@ -51,9 +51,9 @@ _RECORDED = re.compile(rb"(?m)^torch/([^/,\"\r\n]+),sha256=([A-Za-z0-9_-]+),")
 
 
 def frameworks_of(python: PythonProcess) -> Iterator[JobProcess]:
-    """Yield the process of each framework that a Python imports first, where that may have an RCCL.
+    """Yield one process for each framework that may have an RCCL: a Python that imports this framework first.
 
-    A torch without an RCCL counts where nothing else has one.
+    A torch without an RCCL counts only where nothing else has one.
     """
     torch = _torch(python)
     others = [*_jax(python), *_tensorflow(python), *_cupy(python)]
@@ -72,7 +72,7 @@ def opened_by_name(python: PythonProcess) -> JobProcess:
 
 
 def _torch(python: PythonProcess) -> JobProcess | None:
-    """Return the process of what `import torch` takes; None where that is nothing, or a folder of another kind."""
+    """Return the process of `import torch`; None where that finds nothing, or a folder that is not PyTorch."""
     spec, root, read = python.find_spec("torch"), python.root, imported_files(python, "torch", "ctypes")
     package = spec.locations[0] if spec is not None and spec.locations else None
     process = replace(python.plain, imports="torch", framework="torch", package=package, reads=_reads(python, read))
@@ -103,7 +103,7 @@ def _torch(python: PythonProcess) -> JobProcess | None:
 
 
 def _loaded(python: PythonProcess, process: JobProcess, package: str, source: str | None) -> JobProcess:
-    """Return the process of a PyTorch with what its import opens."""
+    """Return the process of a PyTorch with the libraries that its import opens."""
     root, init = python.root, python.find_spec("torch._rocm_init")
     first = preloaded(python, init) if init is not None else Preloads()
     process = replace(
@@ -155,7 +155,7 @@ def _reads(python: PythonProcess, read: ImportedFiles) -> tuple[str, ...]:
 
 
 def _reading(python: PythonProcess, process: JobProcess, module: str) -> JobProcess:
-    """Return a process with what an import reads; all frameworks import ctypes, too."""
+    """Return a process with the files that an import reads; all frameworks import ctypes, too."""
     read = imported_files(python, module, "ctypes")
     process = replace(process, reads=_reads(python, read))
     if read.missing is not None:
@@ -164,19 +164,19 @@ def _reading(python: PythonProcess, process: JobProcess, module: str) -> JobProc
 
 
 def _of_ctypes(python: PythonProcess) -> tuple[str, ...]:
-    """Return the library that is the module _ctypes, which needs libffi; none where it is built in."""
+    """Return the library of module _ctypes, which needs libffi; empty where the module is built in."""
     spec = python.find_spec("_ctypes")
     return (spec.origin,) if spec is not None and spec.kind is SpecKind.EXTENSION and spec.origin is not None else ()
 
 
 def _value(text: str, name: str) -> str | None:
-    """Return what a constant of a module is set to at last, as it is written."""
+    """Return the last value that a module assigns to a constant, as source text."""
     found = re.findall(_CONSTANT.format(name), text)
     return found[-1] if found else None
 
 
 def built_for(root: RootFileSystem, package: str) -> str | None:
-    """Return what a torch without an RCCL is built for; None for one of ROCm."""
+    """Return what a torch without an RCCL is built for; None for a ROCm build."""
     version = read_text(root, f"{package}/version.py") or ""
     of = {name: _value(version, name) not in {None, "None"} for name in ("hip", "cuda")}
     has_hip, has_cuda = (root.exists(f"{package}/lib/{file}") for file in OF_GPUS)
@@ -186,10 +186,10 @@ def built_for(root: RootFileSystem, package: str) -> str | None:
 
 
 def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]:
-    """Yield what the files of torch's own folder leave open.
+    """Yield the questions that files in torch's own folder leave open.
 
-    Those that are not what its RECORD says (PEP 376), where there is one; and those that name what RCCL reads, as
-    PyTorch's own do not.
+    These are files that differ from its RECORD (PEP 376), where there is one, and files that name things which RCCL
+    reads and PyTorch's own files never name.
     """
     root, (folder, _, _) = python.root, package.rpartition("/")
     recorded: dict[str, set[str]] = {}
@@ -214,7 +214,7 @@ def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]
 
 
 def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes | None:
-    """Return what a file has; None where it cannot be read, or is larger."""
+    """Return the content of a file; None where it cannot be read, or is larger than the limit."""
     try:
         return root.read_bytes(path, most_bytes)
     except (OSError, BadInputError):
@@ -222,7 +222,7 @@ def _content(root: RootFileSystem, path: str, most_bytes: int) -> bytes | None:
 
 
 def _serving(python: PythonProcess, torch: JobProcess) -> Iterator[JobProcess]:
-    """Yield the processes that open another RCCL beside torch's: by a variable, else by its name."""
+    """Yield the processes that open a second RCCL beside torch's: the one in a variable, else by its usual name."""
     for name, path_variable in SERVING.items():
         spec = python.find_spec(name)
         if spec is not None and spec.kind is not SpecKind.NAMESPACE and spec.locations:
@@ -234,7 +234,7 @@ def _serving(python: PythonProcess, torch: JobProcess) -> Iterator[JobProcess]:
 
 
 def _jax(python: PythonProcess) -> Iterator[JobProcess]:
-    """Yield the process of JAX's plugin for ROCm: of several, the newest."""
+    """Yield the process of JAX's plugin for ROCm, the newest if there are several."""
     above = python.find_spec("jax_plugins")
     names = {name for place in above.locations for name in names_in(python.root, place)} if above else set()
     for name in sorted(filter(re.compile(r"xla_rocm\d*").fullmatch, names), key=by_version, reverse=True):
@@ -255,7 +255,7 @@ def _tensorflow(python: PythonProcess) -> Iterator[JobProcess]:
 
 
 def _cupy(python: PythonProcess) -> Iterator[JobProcess]:
-    """Yield the process of a CuPy, whose module nccl does without RCCL where that does not load."""
+    """Yield the process of a CuPy, whose module nccl tolerates an RCCL that does not load."""
     found = _of_modules(python, "cupy", "cupy.cuda.nccl", _OF_CUPY)
     yield from (replace(process, is_optional=True) for process in found)
 

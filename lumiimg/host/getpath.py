@@ -1,7 +1,7 @@
-"""Where a Python looks for its standard library: getpath of CPython, over the files of an image.
+"""Where a Python searches for its standard library: CPython's getpath, applied to the files of an image.
 
-Sources: CPython Modules/getpath.py (3.11 and later), Modules/getpath.c and Python/pathconfig.c (before). A folder that
-hangs on the current one is the host's: nothing is found there.
+Sources: CPython Modules/getpath.py (3.11 and later), Modules/getpath.c and Python/pathconfig.c (before). A path
+relative to the current folder is on the host: nothing is found there.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _MAX_BYTES = 32 << 10
 _FROZEN_SINCE = (3, 11)
 """The first version whose getpath is written in Python."""
 _BESIDE_PROGRAM = ("pyvenv.cfg", "pybuilddir.txt", "Modules/Setup.local")
-"""Files of a program in the folder where it was built, or of an environment without a folder `bin`."""
+"""Files beside a program in the folder where it was built, or in an environment without a `bin` folder."""
 
 
 class StartFailure(Exception):  # noqa: N818 - of the Python that is modelled
-    """Python ends while it starts; the message says why."""
+    """Python exits during start-up; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualEnvironment:
-    """An environment by its pyvenv.cfg (PEP 405)."""
+    """A virtual environment, as its pyvenv.cfg describes it (PEP 405)."""
 
     prefix: str
     home: str | None
-    """Folder of the program that it was made with."""
+    """Folder of the Python that created it."""
     takes_system: bool
-    """Whether the site folders of that Python count, too."""
+    """Whether it also uses the site folders of that Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathConfig:
-    """What is known before site.py runs."""
+    """Path settings before site.py runs."""
 
     prefix: str
     """sys.base_prefix."""
@@ -54,11 +54,11 @@ class PathConfig:
     library: str
     """`python3.12`."""
     path: tuple[str, ...]
-    """sys.path, without what hangs on the current folder."""
+    """sys.path, without entries relative to the current folder."""
     takes_user: bool
-    """Whether the user's site folder counts (sys.flags.no_user_site)."""
+    """Whether the user's site folder is used (sys.flags.no_user_site)."""
     not_followed: tuple[str, ...]
-    """Files that are there, and may have Python look elsewhere."""
+    """Existing files that may make Python search elsewhere."""
 
 
 def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environment: Mapping[str, str]) -> PathConfig:
@@ -92,7 +92,7 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
         if is_new and root.is_file(folder):
             raise StartFailure(f"{program} does not start: home in {made_by.prefix}/pyvenv.cfg is a file")
     own = (f"{lib}/{library.replace('.', '')}.zip", f"{lib}/{library}", f"{lib}/{library}/lib-dynload")
-    by_zip = _above(root, folder, own[:1]) if is_new else None  # before os.py, however far up it is
+    by_zip = _above(root, folder, own[:1]) if is_new else None  # takes precedence over os.py, however far up it is
     prefix = home or by_zip or _above(root, folder, marks) or build.prefix
     variable = environment.get("PYTHONPATH", "").split(":")
     entries = (*(normpath(entry) for entry in variable if entry.startswith("/")), *(f"{prefix}/{each}" for each in own))
@@ -104,12 +104,12 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
 
 
 def dirname(path: str) -> str:
-    """Return what is above, nothing for the root (getpath_dirname, reduce)."""
+    """Return the parent folder, empty for the root (getpath_dirname, reduce)."""
     return path.rpartition("/")[0]
 
 
 def _above(root: RootFileSystem, folder: str, marks: Sequence[str]) -> str | None:
-    """Return the nearest folder from one upwards that has a file; the root itself is not asked (search_up)."""
+    """Return the nearest folder, from this one upwards, with one of the files; the root is not checked (search_up)."""
     while folder:
         if any(root.is_file(f"{folder}/{mark}") for mark in marks):
             return folder
@@ -118,7 +118,7 @@ def _above(root: RootFileSystem, folder: str, marks: Sequence[str]) -> str | Non
 
 
 def _link_target(root: RootFileSystem, path: str, *, is_lexical: bool) -> str:
-    """Follow the links of the last part of a path, and only those (getpath_realpath, resolve_symlinks)."""
+    """Follow links in the last component of a path only (getpath_realpath, resolve_symlinks)."""
     for _ in range(_MAX_LINKS):
         try:
             target = root.readlink(path)
@@ -130,7 +130,7 @@ def _link_target(root: RootFileSystem, path: str, *, is_lexical: bool) -> str:
 
 
 def _environment_of(root: RootFileSystem, program: str) -> VirtualEnvironment | None:
-    """Return the environment that has a program (venv of site.py); None without one."""
+    """Return the virtual environment that contains a program (venv of site.py); None without one."""
     prefix = dirname(dirname(normpath(program)))
     if not root.is_file(path := f"{prefix}/pyvenv.cfg"):
         return None
@@ -147,6 +147,6 @@ def _environment_of(root: RootFileSystem, program: str) -> VirtualEnvironment | 
 
 
 def _takes_user(environment: Mapping[str, str]) -> bool:
-    """Whether no flag is set; 0 does not set it (_Py_get_env_flag)."""
+    """Whether PYTHONNOUSERSITE is not set; 0 does not set it (_Py_get_env_flag)."""
     value = environment.get("PYTHONNOUSERSITE", "")
     return not value or bool(re.fullmatch(r"\s*[+-]?0+", value))

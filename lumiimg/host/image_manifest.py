@@ -1,8 +1,8 @@
-"""The bind manifest that an image carries: what `bind` answered for it when it was built, on the node of `--host`.
+"""The bind manifest that an image carries: the answer of `bind` at build time, for the node of `--host`.
 
-It lies in the image as `/.lumiimg/bind-manifest.json`, which a label names. Whoever built the image wrote it, so it
-makes no answer better: what the files of the image and the node show counts. Where no node is looked at, jobs bind by
-it, with a doubt.
+It is the file `/.lumiimg/bind-manifest.json` in the image, which a label names. The builder of the image wrote it, so
+it never improves an answer: what the files of the image and the node show counts. Without a snapshot of a node, jobs
+use its binds, with a doubt.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from lumiimg.image import Image, RootFileSystem
 
 MANIFEST = "bind-manifest.json"
-"""Its name in `/.lumiimg` of an image, and of the JSON object of a SIF."""
+"""Name of the file in `/.lumiimg` of an image, and of the JSON object in a SIF."""
 MANIFEST_PATH = f"/.lumiimg/{MANIFEST}"
 MANIFEST_LABEL = "lumiimg.bind-manifest"
-"""The label that names it; the value is its path."""
+"""Label whose value is the path of the manifest."""
 SCHEMA = 2
 _LIMIT_BYTES = 1 << 20
 _NAME = re.compile(r"(libfabric/)?[A-Za-z0-9_+.-]{1,200}\.so[A-Za-z0-9_.-]{0,50}", re.ASCII)
@@ -57,7 +57,7 @@ def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
 
 
 def snapshot_key(snapshot: Snapshot | None) -> bytes:
-    """Return what a manifest depends on beside its image: the same bytes for the same manifest."""
+    """Return what a manifest depends on apart from its image: equal bytes give an equal manifest."""
     return snapshot_text(replace(snapshot, taken="")).encode() if snapshot else b""
 
 
@@ -65,12 +65,12 @@ def snapshot_key(snapshot: Snapshot | None) -> bytes:
 
 
 def to_text(manifest: BindManifest) -> str:
-    """Return the text of its file; the same value gives the same bytes."""
+    """Return a manifest as the text of its file; equal values give equal bytes."""
     return json.dumps({**encode(manifest), "schema": SCHEMA}, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
 def read_manifest(root: RootFileSystem) -> BindManifest | None:
-    """Return the manifest that an image carries; None where it carries none. Raises DecodeError, whatever it says."""
+    """Return the manifest that an image carries; None without one. Raises only DecodeError, whatever the file has."""
     if not root.exists(MANIFEST_PATH):
         return None
     try:
@@ -81,7 +81,7 @@ def read_manifest(root: RootFileSystem) -> BindManifest | None:
 
 
 def from_bytes(data: bytes) -> BindManifest:
-    """Return the manifest of a file's bytes. Raises DecodeError."""
+    """Return the manifest in the bytes of a file. Raises DecodeError."""
     read = parse_json(data, where=MANIFEST_PATH)
     schema = read.get("schema") if isinstance(read, dict) else None
     if type(schema) is not int or schema != SCHEMA:
@@ -94,7 +94,7 @@ def from_bytes(data: bytes) -> BindManifest:
 
 
 def _faults(manifest: BindManifest) -> Iterator[str]:
-    """Yield what no build writes: the binds of a job may come from here."""
+    """Yield faults that no build writes: a job may take its binds from this file."""
     if manifest.binds and not manifest.machine:
         yield "key 'machine' is missing: binds are those of a node"
     if len(manifest.libraries) != len(manifest.binds):
@@ -112,7 +112,7 @@ def _faults(manifest: BindManifest) -> Iterator[str]:
             yield f"key 'variables[{index}]' should be a search path that begins in {HOST_LIB_DIR}"
 
 
-# -- as jobs take it, where no node is looked at --
+# -- as jobs use it without a snapshot of a node --
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +120,18 @@ class CarriedManifest:
     """The manifest that an image carries, and why it is not used."""
 
     manifest: BindManifest | None
-    """None where the image carries none, or one that cannot be read."""
+    """The manifest; None where the image carries none, or one that cannot be read."""
     unusable_because: str | None = None
-    """Why it cannot be read, or in what the files of the image contradict it."""
+    """Why it cannot be read, or how the files of the image contradict it."""
 
     @property
     def for_jobs(self) -> BindManifest | None:
-        """By which jobs bind though no node is looked at; None where there is none, or the files contradict it."""
+        """Manifest whose binds jobs use without a snapshot; None without one, or where the files contradict it."""
         return self.manifest if self.manifest and self.manifest.binds and not self.unusable_because else None
 
     @property
     def sentence(self) -> str | None:
-        """What a person should know of one that is not used."""
+        """Message about a manifest that is not used; None for any other."""
         return (
             f"the bind manifest that the image carries is not used: {self.unusable_because}"
             if self.unusable_because
@@ -140,7 +140,7 @@ class CarriedManifest:
 
     @property
     def doubt(self) -> str | None:
-        """What a person should know where no node is looked at."""
+        """Message for an answer without a snapshot of a node."""
         if self.for_jobs is None:
             return self.sentence
         return (
@@ -152,7 +152,7 @@ class CarriedManifest:
 def carried_by(
     root: RootFileSystem, settings: LoaderConfig, demand: ProcessDemand | None, *, has_node: bool
 ) -> CarriedManifest:
-    """Return the manifest of an image, beside its own files; `has_node`: what is found for a node counts instead."""
+    """Return an image's manifest, compared with its files; `has_node`: not compared, as results for a node count."""
     try:
         carried = read_manifest(root)
     except DecodeError as error:

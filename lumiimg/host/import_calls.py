@@ -1,7 +1,7 @@
-"""How often a start of Python asks file systems: `import torch` from a virtual environment or an image.
+"""Count the file system calls of a Python start: `import torch` from a virtual environment or an image.
 
-Counted with strace(1): nothing here is a time. docs/explanation/startup.md says what is counted, and why the program in
-an image and its engine are counted in runs of their own.
+Counted with strace(1): nothing here is a time. docs/explanation/startup.md explains what is counted, and why the
+program in an image and its engine are counted in separate runs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LINE = re.compile(
     r"(\w+)\((.*)\) += (?:-?\d+|0x[0-9a-f]+)(?:<([^<>]*)>)?(?: (E[A-Z0-9]+) \([^()<>]*\))?\n?", re.DOTALL
 )
 _PATH = re.compile(r'(?:(?:-?\d+|AT_FDCWD)(?:<([^<>]*)>)?(?:, )?)?(?:"((?:[^"\\]|\\.)*)")?', re.DOTALL)
-"""How the arguments begin: a descriptor with its path, a name, or a descriptor and a name below it."""
+"""Start of the arguments: a descriptor with its path, a name, or a descriptor and a name below it."""
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
-"""A byte in octal, or a quote or backslash; the letters for control characters stay letters."""
+"""An octal byte, or a quote or backslash; letters for control characters stay letters."""
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .* - (\S+) ", re.MULTILINE)
-"""Where it is, and its type: a line of /proc/self/mountinfo (proc(5))."""
+"""Mount point and type of a file system, in a line of /proc/self/mountinfo (proc(5))."""
 _OF_THE_NODE = """squashfs overlay fuse.squashfuse fuse.fuse-overlayfs rootfs proc sysfs tmpfs devtmpfs devpts cgroup
 mqueue hugetlbfs"""
-"""Types of file systems, or how they begin, that the image, its engine or the kernel answers."""
+"""File system types, or their prefixes, that the image, its engine or the kernel serves."""
 _BEGAN, _ANSWER, _WAITS = "@lumiimg-began", "@lumiimg-answer ", "@lumiimg-waits "
 _SCRIPT = rf"""
 import contextlib, importlib, json, os, sys, time
@@ -61,16 +61,16 @@ for turn in range(1000):
         os.execv(sys.executable, [sys.executable, "-c", "import " + sys.argv[1]])
     time.sleep(0.01)
 """
-"""Imports once without a trace: whether it works at all, where it is, and what is mounted; that also leaves the
-bytecode behind that the first import of all compiles. Then it lets any process trace it (PR_SET_PTRACER of prctl(2)),
-waits until strace is there, and becomes the program that is traced."""
+"""Imports once untraced: this shows whether the import works at all, where the module is, and what is mounted, and it
+leaves behind the bytecode that a first import compiles. Then it lets any process trace it (PR_SET_PTRACER of prctl(2)),
+waits until strace is attached, and becomes the program that is traced."""
 _NO_PROGRAM = "/lumiimg-no-such-program"
 _ENDED = re.compile(f"^FATAL.*{_NO_PROGRAM}", re.MULTILINE)
-"""The engine in a container that has no such program: it came to its end."""
+"""The engine's error in a container without that program: it has completed its start."""
 
 
 class ImportSource(StrEnum):
-    """What modules are imported from."""
+    """Kind of place that modules are imported from."""
 
     VENV = "venv"
     IMAGE = "image"
@@ -78,67 +78,67 @@ class ImportSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Calls of one process and its children on some files."""
+    """File system calls of one process and its children on some files."""
 
     metadata: int = 0
-    """All that a server of metadata may be asked for: opens, stats, reads of directories, readlinks and others."""
+    """All calls that a metadata server may have to answer: opens, stats, directory reads, readlinks and others."""
     opens: int = 0
-    """Calls of open, and starts of programs."""
+    """Calls of open, and program starts."""
     failed: int = 0
-    """Of all these, those that found nothing: searches along sys.path and library paths, most of them."""
+    """Those of all calls that found nothing: mostly searches along sys.path and library paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportCost:
-    """What one import asks."""
+    """File system calls of one import."""
 
     path: str
-    """Of the virtual environment or image."""
+    """Path of the virtual environment or image."""
     kind: ImportSource
-    """What modules are imported from."""
+    """Kind of place that modules are imported from."""
     module_file: str
     """The file that was imported."""
     version: str
-    """Of the module; empty where it does not say."""
+    """Version of the module; empty where it has none."""
     python: str
-    """Its version."""
+    """Version of Python."""
     program: Counts
-    """All that the program asks, of whatever file system."""
+    """All calls of the program, on any file system."""
     shared: Counts | None
-    """What of it, and of the engine, reaches the file system that the place is on; null where that cannot be seen."""
+    """Calls of the program and the engine that reach the file system of `path`; null where that cannot be seen."""
     why_not: str | None = None
-    """Why it cannot be seen; null where it can."""
+    """Why `shared` cannot be seen; null where it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportBench:
-    """What an import asks of file systems, in calls."""
+    """File system calls of an import, from each place."""
 
     module: str
-    """That was imported."""
+    """Module that was imported."""
     places: tuple[ImportCost, ...]
-    """In the order of the command line."""
+    """Results in the order of the command line."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Good where it was seen what reaches each place."""
+        """Good if the calls that reach each place were seen."""
         return ExitCode.GOOD if all(place.shared for place in self.places) else ExitCode.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One system call by which a process looks for a file."""
+    """One system call of a process that looks for a file."""
 
     name: str
     path: str
-    """Absolute; of an open what it led to, else as it was asked for."""
+    """Absolute path: the opened file for an open, else the path in the call."""
     error: str | None = None
     """`ENOENT`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What Python says where the module is imported."""
+    """Answer of the Python that imports the module."""
 
     module_file: str
     version: str
@@ -148,7 +148,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """What is measured, and with what."""
+    """What is measured, and how."""
 
     path: Path
     module: str
@@ -160,20 +160,20 @@ class _Bench:
         return run(words, env=self.environment, cwd=Path("/"), timeout_s=_TIMEOUT_S, on_line=on_line)
 
     def traced(self, words: Sequence[str | Path]) -> tuple[Completed, list[Call]]:
-        """Run strace, with further options and a program."""
+        """Run strace with more options and a program, and return its calls."""
         with scratch_folder(temporary_folder(), "lumiimg-bench-") as folder:
             completed = self.run([self.strace, *_STRACE, "-o", folder / "trace", *words])
             return completed, read_traces(sorted(folder.glob("trace*")))
 
 
 def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str]) -> ImportBench:
-    """Count what an import asks, from virtual environments and images.
+    """Count the file system calls of an import from virtual environments and images.
 
     Raises BadInputError where the module cannot be imported there, MissingHereError without strace or an engine.
     """
     if not _MODULE.fullmatch(module):
         raise BadInputError("is not a valid module name", where=f"--module {module}")
-    kinds = [_kind_of(path) for path in paths]  # before the first of them takes its time
+    kinds = [_kind_of(path) for path in paths]  # checked before the first slow measurement
     strace = which("strace", environment.get("PATH"))
     if strace is None:
         raise MissingHereError("strace is not here", hint="install it (`apt install strace`), or load its module")
@@ -202,7 +202,7 @@ def _kind_of(path: Path) -> ImportSource:
 
 
 def _from_venv(bench: _Bench) -> tuple[_Answer, list[Call], list[Call]]:
-    """Return (what Python says there, all calls of the program, those that reach the environment)."""
+    """Return (Python's answer, all calls of the program, those that reach the environment)."""
     answer, calls = _imported(bench, [bench.path / "bin" / "python"])
     below = f"{bench.path}/"
     if not answer.module_file.startswith(below):
@@ -212,7 +212,7 @@ def _from_venv(bench: _Bench) -> tuple[_Answer, list[Call], list[Call]]:
 
 
 def _from_image(bench: _Bench, engine: Engine) -> tuple[_Answer, list[Call], list[Call] | None, str | None]:
-    """Return the same of an image, and why those that reach it are not known."""
+    """Return the same for an image, and why the calls that reach it are not known."""
     start: list[str | Path] = [*engine.words, "exec", "--pwd", "/", bench.path]
     answer, calls = _imported(bench, [*start, "python3"], engine)
     # no program is run in this container: see docs/explanation/startup.md
@@ -228,7 +228,7 @@ def _from_image(bench: _Bench, engine: Engine) -> tuple[_Answer, list[Call], lis
 
 
 def _imported(bench: _Bench, python: list[str | Path], engine: Engine | None = None) -> tuple[_Answer, list[Call]]:
-    """Return what Python says of the module, and all calls of a program that imports it; an `engine` may start it."""
+    """Return Python's answer about the module, and all calls of a program that imports it; `engine` may start it."""
     traces: list[Future[tuple[Completed, list[Call]]]] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
 
@@ -250,9 +250,9 @@ def _imported(bench: _Bench, python: list[str | Path], engine: Engine | None = N
 
 
 def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -> _Answer:
-    """Return what Python printed; in a container, if an `engine` started it.
+    """Return Python's answer; it ran in a container if an `engine` is given.
 
-    Raises BadInputError where the import failed, MissingHereError where Python did not even begin.
+    Raises BadInputError where the import failed, MissingHereError where Python did not even start.
     """
     path, lines, last_line = str(bench.path), completed.output.splitlines(), one_line(completed.last_line)
     if _BEGAN not in lines and not completed.ok:
@@ -269,7 +269,7 @@ def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -
 
 
 def _bound(mounts: str) -> Callable[[str], bool]:
-    """Return whether a path in the container is on a file system of the machine, by its mounts."""
+    """Return a test for paths in the container that are on a file system of the machine, by its mounts."""
     types = {_unescaped(point).rstrip("/"): kind for point, kind in _MOUNT.findall(mounts)}
 
     def is_bound(path: str) -> bool:
@@ -282,14 +282,14 @@ def _bound(mounts: str) -> Callable[[str], bool]:
 
 
 def count(calls: Iterable[Call]) -> Counts:
-    """Return how many calls there are, and how many of a kind."""
+    """Return the number of calls, in total and by kind."""
     calls = list(calls)
     opens = sum(call.name in _OPENS for call in calls)
     return Counts(len(calls), opens, sum(call.error in {"ENOENT", "ENOTDIR"} for call in calls))
 
 
 def read_traces(files: Iterable[Path]) -> list[Call]:
-    """Return the calls in files of strace. Raises BadInputError where they are larger than those of any import."""
+    """Return the calls in output files of strace. Raises BadInputError where these are larger than any import's."""
     calls, total = [], 0
     for file in files:
         with open_regular(file) as stream:
@@ -303,7 +303,7 @@ def read_traces(files: Iterable[Path]) -> list[Call]:
 
 
 def parse(line: str) -> Call | None:
-    """Return the call of a line; None for a line of another kind, a call that did not end, and one of an open file."""
+    """Return the call in a line; None for other lines, unfinished calls, and calls on an open file."""
     match = _LINE.fullmatch(line)
     if match is None or match[1] in {"getcwd", "fchdir"}:
         return None

@@ -1,7 +1,7 @@
-"""The files that an import reads for sure: of the module, and of what its first column imports, and so on.
+"""The files that an import certainly reads: the module, the modules that its unindented lines import, and so on.
 
-What stands in an `if`, a `try` or a function may not run. Modules that are frozen into a Python, or built in, have no
-file that counts (CPython Tools/build/freeze_modules.py). `from package import name` takes an attribute before a module
+Code in an `if`, a `try` or a function may not run. Modules that are frozen into a Python, or built in, have no file
+that counts (CPython Tools/build/freeze_modules.py). `from package import name` prefers an attribute to a module
 (Lib/importlib/_bootstrap.py, _handle_fromlist).
 """
 
@@ -37,17 +37,17 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class ImportedFiles:
-    """What an import reads."""
+    """The files that an import reads."""
 
     read: tuple[str, ...]
     denied: str | None = None
-    """The file, or folder, that only root may read or enter: the import fails, or the module is empty."""
+    """File or folder that only root may read or enter: the import fails, or the module is empty."""
     missing: str | None = None
-    """The module that one of them needs, and that is nowhere: the import fails."""
+    """Module that one of the files needs and that does not exist: the import fails."""
 
 
 def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
-    """Return the files of imports, up to the first that a user who is not root cannot get at."""
+    """Return the files that imports read, up to the first that a non-root user cannot access."""
     todo, files, missing = [*names], dict[str, None](), None
     packages = dict[str, frozenset[str]]()
     for module in todo:
@@ -63,10 +63,10 @@ def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
 
 
 def _denied(python: PythonProcess, module: str) -> str | None:
-    """Return the file of a module that cannot be read, or its folder that cannot be listed; None where neither is."""
+    """Return the unreadable file of a module, or its folder that cannot be listed; None without either."""
     root = python.root.for_root()
     full = ModuleFinder(root, python.finder.suffixes, python.finder.version)
-    tops = (*python.path, *(f"{folder}/lib-dynload" for folder in python.path))  # which is on it where users may enter
+    tops = (*python.path, *(f"{folder}/lib-dynload" for folder in python.path))  # on sys.path where users may enter
     spec = full.find_spec(module, tops, python.modules)
     path = spec.origin if spec is not None else None
     for place in (path, path.removesuffix("/__init__.py").rpartition("/")[0]) if path is not None else ():
@@ -76,7 +76,7 @@ def _denied(python: PythonProcess, module: str) -> str | None:
 
 
 def _imports_of(python: PythonProcess, spec: ModuleSpec, packages: dict[str, frozenset[str]]) -> Iterator[str]:
-    """Yield the names that a module imports in its first column, packages before what is in them."""
+    """Yield the modules that unindented lines of a module import, packages before their submodules."""
     package = spec.name.split(".") if spec.locations else spec.name.split(".")[:-1]
     for names, dots, name, *listed in _IMPORT.findall(python.read(spec) or ""):
         above = package[: len(package) + 1 - len(dots)] if dots else []
@@ -92,7 +92,7 @@ def _imports_of(python: PythonProcess, spec: ModuleSpec, packages: dict[str, fro
 def _modules_in(
     python: PythonProcess, package: str, names: Iterable[str], packages: dict[str, frozenset[str]]
 ) -> Iterator[str]:
-    """Yield those of the names taken from a package that are modules in it: it binds nothing of that name itself."""
+    """Yield the names imported from a package that are submodules: the package's own code does not bind them."""
     if package.partition(".")[0] in sys.stdlib_module_names:
         return
     spec = python.find_spec(package)
@@ -105,7 +105,7 @@ def _modules_in(
 
 
 def _bound_in(source: str, package: str) -> frozenset[str]:
-    """Return the names that the code of a package may bind, but for the modules that it takes from itself."""
+    """Return the names that a package's code may bind, except for submodules that it imports from itself."""
     found = set[str]()
     try:
         nodes = [*ast.walk(ast.parse(source))]
@@ -128,14 +128,14 @@ def _bound_in(source: str, package: str) -> frozenset[str]:
 
 
 def _is_missing(python: PythonProcess, spec: ModuleSpec, name: str) -> bool:
-    """Whether a module that is nowhere is imported for sure: by a statement of its own, and nobody gives it out."""
+    """Whether a module that does not exist is certainly imported: at the top level, with no other code providing it."""
     if "." in name or name in python.builtins or python.questions or python.find_spec(name) is not None:
         return False
     try:
         body = ast.parse(source := python.read(spec) or "").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    if f"'{name}'" in source or f'"{name}"' in source:  # as sys.modules would have it
+    if f"'{name}'" in source or f'"{name}"' in source:  # as a key of sys.modules would be
         return False
     wanted = [alias.name for each in body if isinstance(each, ast.Import) for alias in each.names]
     wanted += [each.module or "" for each in body if isinstance(each, ast.ImportFrom) and not each.level]

@@ -1,7 +1,7 @@
-"""The process of a job: the program that it starts, and what that opens before RCCL looks for its net plugin.
+"""The process of a job: its program, and what that opens before RCCL searches for its net plugin.
 
-A program decides where a library is found: its DT_RPATH comes before LD_LIBRARY_PATH for every library of the process
-that has no RUNPATH of its own (glibc elf/dl-load.c), and what is loaded already is not searched again.
+The program affects where a library is found: its DT_RPATH precedes LD_LIBRARY_PATH for every library of the process
+without a RUNPATH of its own (glibc elf/dl-load.c), and a library that is loaded already is not searched for again.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 
 class QuestionKind(StrEnum):
-    """What a question that files leave open is about."""
+    """Subject of a question that files leave open."""
 
     CODE = "code"
-    """What Python code does that is not followed."""
+    """Actions of Python code that are not followed."""
     FILES = "files"
-    """Files that are not those of their package."""
+    """Files that differ from those of their package."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """What files cannot say of a process, and the process itself can."""
+    """A question about a process that its files cannot answer, and the running process can."""
 
     kind: QuestionKind
     file: str
     what: str
-    """What is not followed, or differs: "imports ctypes"."""
+    """The action that is not followed, or the difference: "imports ctypes"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A variable that code sets in its process; None: that it takes away."""
+    """A variable that code sets in its process; with value None, one that it removes."""
 
     name: str
     value: str | None
@@ -53,73 +53,73 @@ class Failure:
     """Why a process does not reach its RCCL, though its libraries may load."""
 
     what: str
-    """A sentence without an end."""
+    """A sentence without a full stop."""
     where: str | None = None
     variable: str | None = None
-    """The variable without which a Python starts."""
+    """Variable that keeps a Python from starting: without it, it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProcess:
-    """What is started, and what is opened in it, in this order."""
+    """A program to start, and what is opened in its process, in this order."""
 
     program: str
-    """Path in the image; a library where no program is known: then the process begins with that."""
+    """Path in the image; where no program is known, the library that the process begins with."""
     is_program: bool = True
     """Whether the kernel starts it."""
     opens: tuple[str, ...] = ()
-    """Paths that its imports give to dlopen."""
+    """Paths that its imports pass to dlopen."""
     opens_global: tuple[str, ...] = ()
-    """Those of them that are opened with RTLD_GLOBAL: all that comes later sees their symbols."""
+    """Those of `opens` with RTLD_GLOBAL: everything loaded later sees their symbols."""
     is_lazy: bool = False
-    """Whether these are opened with RTLD_LAZY: what is only called need not be defined."""
+    """Whether these are opened with RTLD_LAZY: functions that are only called need not be defined."""
     imports: str | None = None
     """Module whose import opens these."""
     is_python: bool = False
-    """Whether the program is a Python: then it opens what jobs of Python open."""
+    """Whether the program is a Python: then it opens what Python jobs open."""
     asks: tuple[str, ...] = ()
-    """Names by which it then opens RCCL, the first that is there; none where RCCL comes along with what it opens."""
+    """Names by which it then opens RCCL, the first that exists; empty where a library in `opens` brings RCCL in."""
     framework: str | None = None
-    """`torch`, `jax`, `vllm`: whose RCCL it is."""
+    """Framework that the RCCL belongs to: `torch`, `jax`, `vllm`."""
     package: str | None = None
-    """Folder of that framework."""
+    """Folder of the framework."""
     is_optional: bool = False
-    """Whether jobs do without it where it has no RCCL."""
+    """Whether jobs can do without it where it has no RCCL."""
     built_for: str | None = None
-    """What a framework is built for that uses no RCCL: `CUDA`, `CPUs`."""
+    """What a framework without RCCL is built for: `CUDA`, `CPUs`."""
     failure: Failure | None = None
     sets: tuple[Setting, ...] = ()
-    """What code that runs at the start sets; of two settings of one variable the later one counts."""
+    """Variables that start-up code sets; the last setting of a variable counts."""
     questions: tuple[OpenQuestion, ...] = ()
     reads: tuple[str, ...] = ()
-    """Files that Python opens beside libraries."""
+    """Files, other than libraries, that Python opens."""
 
     @property
     def title(self) -> str:
-        """Return who it is, for a sentence."""
+        """Return the name of the process for a sentence."""
         return f"{self.framework} of {self.program}" if self.framework else self.program
 
     @property
     def failing(self) -> str:
-        """Return that it does not reach its RCCL, for a sentence."""
+        """Return a clause saying that it does not reach its RCCL."""
         module = self.imports or self.framework
         return f"`import {module}` of {self.program} fails" if module else f"{self.program} cannot start"
 
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """A process up to its RCCL."""
+    """A process modelled up to its RCCL."""
 
     process: Process
     outcome: LoadResult
-    """Of the last load: the one that failed, where one did; what comes after it is not tried."""
+    """Result of the last load, which is the failed one where one failed: later loads are not tried."""
     rccl: LoadedObject | None
     caller: LoadedObject | None = None
-    """The library whose call RCCL answers, where that is known."""
+    """Library whose call RCCL answers, where that is known."""
 
     @property
     def failed(self) -> LoadResult | None:
-        """The load that failed, where that is why there is no RCCL."""
+        """The failed load, where it is the reason that there is no RCCL."""
         return self.outcome if self.rccl is None and self.outcome.errors else None
 
 
@@ -135,7 +135,7 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Star
         outcome = process.dlopen(path, rtld_global=path in job.opens_global)
     if job.failure is not None or outcome.errors:
         return StartedProcess(process, outcome, None)
-    started = outcome if job.framework else begun  # what a script opens first is none that calls RCCL
+    started = outcome if job.framework else begun  # the first library that a script opens does not call RCCL
     linked = _begun(process, started, linked_with)
     if not job.asks or (not job.framework and linked.caller is not None):
         return linked
@@ -151,7 +151,7 @@ def _begun(
     outcome: LoadResult,
     answering: Callable[[Process, LoadedObject], tuple[LoadedObject | None, LoadedObject | None]],
 ) -> StartedProcess:
-    """Return a process whose last load is a program or library; `answering` says what its call comes to."""
+    """Return the process after a load; `answering` finds the library that answers the RCCL call, and its caller."""
     if outcome.errors or outcome.root is None:
         return StartedProcess(process, outcome, None)
     return StartedProcess(process, outcome, *answering(process, outcome.root))

@@ -1,4 +1,4 @@
-"""Which processes the jobs of an image start that may have an RCCL in them."""
+"""The processes that jobs of an image start and that may contain an RCCL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PYTHONS = ("python", "python3")
-"""By which jobs start it."""
+"""Names by which jobs start Python."""
 _ENVIRONMENT = re.compile(r"(.*)/lib(?:64)?/python3[^/]*/")
 _MOST_TORCHES = 8
 
@@ -35,22 +35,22 @@ class JobProcesses:
     """The processes of an image that have an RCCL, or may have one."""
 
     processes: tuple[JobProcess, ...]
-    """The one that counts first; none where no program is known."""
+    """The processes, the decisive one first; empty where no program is known."""
     note: str | None = None
-    """What a person should know of how it was found, or why there is none."""
+    """Remark on how they were found, or why there are none."""
     is_open: bool = False
-    """Whether another process may be the one: the Python on PATH is none, or does not import the torch beside it."""
+    """Whether jobs may start another process: `python` on PATH is not a Python, or does not import the torch found."""
     hidden: str | None = None
-    """The program of a job where the image has it, and the engine mounts something over it."""
+    """Program or library of a job that the image has, and that something mounted by the engine hides."""
 
     @property
     def questions(self) -> tuple[OpenQuestion, ...]:
-        """What files leave open of any of them."""
+        """Questions that files leave open about any of them."""
         return tuple(dict.fromkeys(question for job in self.processes for question in job.questions))
 
 
 def loaded_in_jobs(image: Image) -> frozenset[str]:
-    """Return the files, without links, that the jobs of an image load up to their RCCL, by the image alone."""
+    """Return the files, with links resolved, that jobs load up to their RCCL, judged by the image alone."""
     settings, found = view_of_container(image, {}).settings, set[str]()
     for job in jobs_of(image, {}).processes:
         for loaded in begin(image.root, settings, job).process.objects:
@@ -60,7 +60,7 @@ def loaded_in_jobs(image: Image) -> frozenset[str]:
 
 
 def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = None) -> JobProcesses:
-    """Return what jobs of an image start: `program`, by its path or name, else the Python on the image's PATH.
+    """Return the processes of an image's jobs: `program`, by path or name, else the Python on the image's PATH.
 
     `environment` is the user's. Raises BadInputError for a program that is not in the image.
     """
@@ -114,7 +114,7 @@ def _starts(root: RootFileSystem, path: str, variables: Mapping[str, str], witho
 
 
 def variables_inside(image: Image, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process in the container; of PATH, what the user's shell has does not get in."""
+    """Return the environment of a process in the container, which does not get PATH from the user's shell."""
     names = {*image.environment, *environment}
     names |= {name.removeprefix(prefix) for name in environment for prefix in TO_ENGINE if name.startswith(prefix)}
     given = {name: value for name, value in environment.items() if name != "PATH"}
@@ -128,12 +128,12 @@ def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None
         folders = (folder,) if folder.startswith("/") else ()
     if (found := find_program(root, name, folders)) is not None:
         return found.path
-    # what nobody may run is not passed over where nothing else has the name
+    # a file that nobody may run still counts where nothing else has the name
     return next((path for folder in folders if root.is_file(path := f"{folder}/{name}")), None)
 
 
 def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
-    """Return why no Python is found: a link of an environment may lead nowhere."""
+    """Return why no Python is found: a link of an environment may be broken."""
     for path in (f"{folder}/{name}" for folder in folders for name in PYTHONS):
         if loop := loop_at(root, path):
             return loop

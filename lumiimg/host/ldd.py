@@ -1,4 +1,4 @@
-"""What `ldd` in the container would answer about some files of an image, or about all."""
+"""What `ldd` in the container would print for some files of an image, or for all."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ _MOST_HIDDEN = 8
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Which libraries files of an image would load, and what is missing."""
+    """The libraries that files of an image would load, and what is missing."""
 
     files: dict[str, LoadResult]
-    """What `ld.so FILE` loads, by the path in the image as it was named, or was found by `--all`."""
+    """Result of `ld.so FILE`, by path in the image as the user named it, or as `--all` found it."""
     by_kernel: dict[str, LoadResult]
-    """What happens to a program that is started by its name, where that is something else; absent otherwise."""
+    """Result for a program that is started by its name, where it differs; absent otherwise."""
     undecided: str
-    """Why the question stays open; absent where it does not."""
+    """Why the question stays open; absent where it is answered."""
     notes: tuple[str, ...]
-    """What was not seen; absent where all was."""
+    """Doubts, and what was not checked; absent where there are none."""
     closed: tuple[str, ...] = ()
-    """Files and folders on the way that only their owner, or a group, may use; absent where there are none."""
+    """Files and folders along the way that only their owner or a group may use; absent where there are none."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """Good where all is there and fits."""
+        """Good where every library is found and fits."""
         if not self.undecided and not all(outcome.ok for outcome in self.outcomes):
             return ExitCode.NO
         return ExitCode.UNDECIDED if self.undecided or self.closed else ExitCode.GOOD
 
     @property
     def outcomes(self) -> tuple[LoadResult, ...]:
-        """Of all files, and of those that the kernel starts otherwise."""
+        """Results for all files, and for programs that the kernel starts differently."""
         return (*self.files.values(), *self.by_kernel.values())
 
     @property
@@ -93,7 +93,7 @@ class Libraries:
 
     @property
     def missing(self) -> Counter[str]:
-        """How many files lack each library that is not there."""
+        """Number of files that lack each missing library."""
         return Counter(item.name for outcome in self.files.values() for item in outcome.missing)
 
 
@@ -107,10 +107,10 @@ def libraries_of(
     snapshot: Snapshot | None = None,
     cwd: str = "/",
 ) -> Libraries:
-    """Return what files of an image load, or every program and library of it where none is named.
+    """Return what the named files of an image load, or all its programs and libraries if none is named.
 
-    `variables` are K=V, as the engine's --env takes them, `binds` as its --bind; `snapshot` is of the machine, without
-    one it is this machine. Raises BadInputError.
+    `variables` are K=V as for the engine's --env, `binds` as for its --bind; `snapshot` is of the machine, by default
+    this one. Raises BadInputError.
     """
     for text in variables:
         if not text.partition("=")[0] or "=" not in text:
@@ -140,14 +140,14 @@ def libraries_of(
             others += not is_modelled
         if others:
             listing.doubts.append(f"not checked: {count(others, 'file')} for 32 bits or another byte order")
-        # of the files that were named: an image may have files for somebody alone, and is none the worse for it
+        # only for named files: an image may contain files for one user only, which is not a fault
         return listing.found(is_for_all=bool(files))
 
 
 def _with_binds(root: RootFileSystem, binds: Iterable[BindSpec], host: RootFileSystem) -> RootFileSystem:
-    """Return a root with what is bound from a host. Raises BadInputError."""
+    """Return a root with binds from a host mounted. Raises BadInputError."""
     mounts = []
-    # a folder before what is bound below it, in whatever order they are named: tried with Apptainer
+    # a folder is mounted before binds below it, in whatever order they are named: tried with Apptainer
     for bind in sorted(binds, key=lambda bind: bind.target.rstrip("/").count("/")):
         try:
             mounts.append(host.mount(bind.source, bind.target))
@@ -164,7 +164,7 @@ def _with_binds(root: RootFileSystem, binds: Iterable[BindSpec], host: RootFileS
 
 
 class _Listing:
-    """What files of a container load, one process for each."""
+    """Collects what files of a container load, in one process per file."""
 
     def __init__(self, inside: ContainerView) -> None:
         self.doubts = [*inside.doubts]
@@ -174,7 +174,7 @@ class _Listing:
         self._by_kernel: dict[str, LoadResult] = {}
 
     def add(self, path: str) -> None:
-        """Look at one file. Raises BadInputError for one that is not in the container."""
+        """Check one file. Raises BadInputError for one that is not in the container."""
         root, settings = self._inside.root, self._inside.settings
         absolute = settings.absolute(path)
         self._refuse_absent(path, absolute)
@@ -208,11 +208,11 @@ class _Listing:
             raise BadInputError(what, where=path, hint=hint) from error
 
     def found(self, *, is_for_all: bool) -> Libraries:
-        """Return what was found; `is_for_all`: with what not everybody can load."""
+        """Return the results; `is_for_all`: including what some users cannot load."""
         inside, outcomes = self._inside, self._outcomes.values()
         loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects)
         notes = dict.fromkeys(self.doubts)
-        # of folders that engines mount over: who starts the container decides what is there
+        # folders that engines mount over: whoever starts the container decides what is there
         for mount, below in may_be_hidden(inside.image, loaded):
             notes[f"{below[0]} may be missing in the container: {mount.by}"] = None
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
@@ -228,10 +228,10 @@ class _Listing:
 
 
 def elf_files(root: RootFileSystem) -> Iterator[tuple[str, bool]]:
-    """Yield the programs and libraries of a root, each file once, not its symlinks; and whether it is of 64 bits.
+    """Yield the programs and libraries of a root, each file once without symlinks, and whether they are modelled.
 
-    Files that may not be read are passed over, as the loader would have to; so are those that are called like a text,
-    which are nine in ten of an image.
+    Unreadable files are skipped, as the loader would have to; so are files with the suffix of code or text, which are
+    nine in ten of an image.
     """
     for path, file in root.open_all(but=(*_CODE, *_TEXTS)):
         with contextlib.closing(file):

@@ -1,4 +1,4 @@
-"""What to bind into one image on one machine, each line with its reason; or why it cannot be done."""
+"""The binds for one image on one machine, each with its reason; or why there are none."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """One file or folder of the host in the container."""
+    """One file or folder of the host that is bound into the container."""
 
     source: str
-    """On the host."""
+    """Path on the host."""
     target: str
-    """In the container."""
+    """Path in the container."""
     reason: str
-    """Why, a sentence."""
+    """Reason, as a sentence."""
     chain: tuple[str, ...] = ()
     """Names from the program to this library, each needed by the one before."""
     read_only: bool = False
-    """Whether it cannot be written in the container."""
+    """Whether it is read-only in the container."""
     of_image: bool = False
-    """Whether the source is a squashfs file, of which what it holds is bound."""
+    """Whether the source is a squashfs file whose contents are bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Variable:
     """One variable to set for the container."""
 
     name: str
-    """Of it."""
+    """Name of the variable."""
     value: str
-    """To set."""
+    """Value to set."""
     reason: str
-    """Why, a sentence."""
+    """Reason, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class Refusal:
     attempt: str
     """What was tried: the libfabric of the image, or one of the host by its path."""
     library: str
-    """Path of the library that cannot be loaded, and whose it is."""
+    """Path or name of the library that cannot be loaded."""
     need: str
     """What it needs: a version, a name."""
     have: str
-    """What there is instead."""
+    """What is available instead."""
     chain: tuple[str, ...]
     """Names from the program to this library, each needed by the one before."""
     words: str
-    """What shows it: ld.so's own words, where it would print any."""
+    """Evidence: ld.so's own words, where it would print any."""
     of_host: bool = False
     """Whether a library of the host is what cannot be loaded."""
 
@@ -73,112 +73,112 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One file of the process as it would be with the manifest."""
+    """One file in the process as it would be with the manifest."""
 
     object: LoadedObject
     host_path: str | None
-    """Where it lies on the host; null for a file of the image."""
+    """Path on the host; null for a file of the image."""
 
     @property
     def name(self) -> str:
-        """The name that it was first asked for by."""
+        """Name by which it was first requested."""
         return self.object.name
 
     @property
     def path(self) -> str:
-        """Where it is in the container."""
+        """Path in the container."""
         return self.object.path
 
     @property
     def soname(self) -> str:
-        """The name by which others need it: its soname, else the one that it was asked for by."""
+        """Name by which others need it: its soname, else the name by which it was requested."""
         return self.object.facts.soname or self.object.name
 
     @property
     def side(self) -> Side:
-        """Whose file it is."""
+        """Side that the file belongs to."""
         return Side.HOST if self.host_path else Side.IMAGE
 
     @property
     def title(self) -> str:
-        """The library, and whose it is."""
+        """The library, with the side that it belongs to."""
         return f"{self.soname} ({self.side})"
 
 
 @dataclass(frozen=True, slots=True)
 class BindManifest:
-    """What to bind into one image for one machine, or why nothing is; an image carries the one that it was built with.
+    """The binds of one image for one machine, or why there are none; an image carries the manifest of its build.
 
-    What is bound may be from a machine as it was: a job that binds by it says so.
+    It may describe an earlier state of the machine: a job that uses its binds says so.
     """
 
     fabric: Fabric
     """Where the fabric's libraries come from; `none`: no set of binds loads."""
     machine: str = ""
-    """The node that it was made for, with its system; absent where none was looked at."""
+    """Node that it was made for, with its system; absent where there was no snapshot of a node."""
     binds: tuple[Bind, ...] = ()
-    """What is to be bound."""
+    """Files and folders to bind."""
     variables: tuple[Variable, ...] = ()
-    """To set for the container."""
+    """Variables to set for the container."""
     refusals: tuple[Refusal, ...] = ()
-    """Of the attempts that do not work, in the order in which they were made."""
+    """Why attempts fail, in the order in which these were made."""
     notes: tuple[str, ...] = ()
-    """What is worth knowing and changes nothing: two copies of a library, what an engine must be allowed to do."""
+    """Remarks that change nothing: two copies of a library, what an engine must be allowed to do."""
 
     @property
     def libraries(self) -> dict[str, str]:
-        """Path on the host of each library that is bound, by the name by which it is needed."""
+        """Host path of each bound library, by the name by which it is needed."""
         prefix = f"{HOST_LIB_DIR}/"
         return {bind.target.removeprefix(prefix): bind.source for bind in self.binds if bind.target.startswith(prefix)}
 
 
-# -- beside it: what versions meet where the libraries of both sides need each other, and whose each file is --
+# -- versions where libraries of one side need those of the other, and the side of each file --
 
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Of one family of versions between two libraries: the newest that is needed, and the newest that is there."""
+    """The newest needed and the newest available version of one family, between two libraries."""
 
     library: Loaded
-    """The one that needs."""
+    """Library that needs the version."""
     provider: Loaded
-    """The one that it is needed of."""
+    """Library that should define the version."""
     family: str
     """`GLIBC`, `FABRIC`."""
     need: str
-    """The newest version that is needed, without the family: `2.38`."""
+    """Newest needed version, without the family: `2.38`."""
     have: str
-    """The newest one that is there."""
+    """Newest available version."""
 
     @property
     def needed(self) -> str:
-        """The newest that is needed: `GLIBC_2.34`."""
+        """Newest needed version: `GLIBC_2.34`."""
         return f"{self.family}_{self.need}"
 
     @property
     def offered(self) -> str:
-        """The newest that is there: `GLIBC_2.38`."""
+        """Newest available version: `GLIBC_2.38`."""
         return f"{self.family}_{self.have}"
 
     @property
     def minors(self) -> tuple[int, int] | None:
-        """Minor versions of what is needed and of what is there; None where the major versions differ."""
+        """Needed and available minor version; None where the major versions differ."""
         need, have = (*numbers_of(self.need), 0, 0), (*numbers_of(self.have), 0, 0)
         return (need[1], have[1]) if need[0] == have[0] else None
 
     @property
     def spare(self) -> float:
-        """How many minor versions are left, infinite where the major versions differ."""
+        """Number of minor versions to spare; infinite where the major versions differ."""
         return float("inf") if self.minors is None else self.minors[1] - self.minors[0]
 
     @property
     def sentence(self) -> str:
-        """What the one needs, and what the other has."""
+        """What one library needs, and what the other has."""
         return f"needs {self.needed} of {self.provider.title}, which has up to {self.offered}"
 
     @property
     def left(self) -> tuple[Severity, str]:
-        """How many versions are left between what is needed and what is there, and how that is marked."""
+        """How the margin is marked, and the number of versions to spare, in words."""
         if self.minors is None:
             return Severity.INFO, ""
         if self.spare > 0:
@@ -187,7 +187,7 @@ class Margin:
 
 
 def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
-    """Yield what is needed and what is there where a library of one side needs versions of the other's, by family."""
+    """Yield the margin of each version family that a library of one side needs from a library of the other."""
     providers: dict[str, Loaded] = {}
     for item in loaded:
         providers.setdefault(item.name, item)
@@ -202,9 +202,9 @@ def margins_of(loaded: Sequence[Loaded]) -> Iterator[Margin]:
 
 
 def newest_needs(facts: ElfFacts) -> dict[tuple[str, str], str]:
-    """Return the newest version that a library needs, by the needed library's name and the family of versions.
+    """Return the newest version that a library needs, by the needed library's name and the version family.
 
-    What it would only like to have (a weak need) stops no load, and does not count.
+    A weak need does not stop a load, and does not count.
     """
     needs: dict[tuple[str, str], str] = {}
     for need in facts.version_needs:
@@ -218,10 +218,10 @@ def newest_needs(facts: ElfFacts) -> dict[tuple[str, str], str]:
 def origins(
     path: FabricPath, image: Image, environment: Mapping[str, str], loaded: Iterable[Loaded] = (), *, running: bool
 ) -> dict[str, Origin]:
-    """Return, for each file of a path, whose it is.
+    """Return the origin of each file of a fabric path.
 
-    `loaded`: the process as it is modelled with what is bound. `running`: the path was seen in a process; then a file
-    that the image does not have, or over which the user binds something, is the host's.
+    `loaded`: the process modelled with the binds. `running`: the path was seen in a process; then a file that the image
+    does not have, or that a bind of the user covers, is the host's.
     """
     modelled = {item.path: item for item in loaded}
     bound = tuple(f"{bind.target.rstrip('/')}/" for _, each in binds_of(environment) for bind in each)

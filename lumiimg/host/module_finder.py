@@ -1,7 +1,7 @@
-"""Which file an `import` takes: the path finder of importlib over the files of an image.
+"""Find the file that an `import` loads: importlib's path finder, applied to the files of an image.
 
 Sources: CPython Lib/importlib/_bootstrap_external.py (PathFinder, FileFinder, SourceLoader.get_code), Lib/zipimport.py.
-Modules that are built in or frozen come before these; a program's own hooks (sys.meta_path) are not known here.
+Built-in and frozen modules precede these; a program's own hooks (sys.meta_path) are not known here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _MAX_ARCHIVE_BYTES, _MAX_ARCHIVES = 16 << 20, 100
 _NOT_AN_ARCHIVE = (OSError, BadInputError, EOFError, ValueError, NotImplementedError, struct.error, zipfile.BadZipFile)
 _IMPLIED_FOLDERS_SINCE = (3, 14)
-"""The first version to which a folder is in a zip where a file below it is."""
+"""First version in which a file in a zip implies the folders above it."""
 _MAX_DEPTH = 32
 _PYC_HEAD = struct.Struct("<2s2sIII")
 _HASHED = 1
 _MAGIC = {(3, 9): 3425, (3, 10): 3439, (3, 11): 3495, (3, 12): 3531, (3, 13): 3571, (3, 14): 3627}
-"""What compiled code begins with, in the final releases of each version (Lib/importlib/_bootstrap_external.py)."""
+"""Magic number of compiled code in the final releases of each version (Lib/importlib/_bootstrap_external.py)."""
 _NOTHING = MappingProxyType[str, str]({})
 
 
@@ -48,7 +48,7 @@ class SpecKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModuleSpec:
-    """Where a module comes from, as importlib.machinery.ModuleSpec says it."""
+    """Where a module comes from, like importlib.machinery.ModuleSpec."""
 
     name: str
     kind: SpecKind
@@ -62,7 +62,7 @@ class ModuleFinder:
     """The path finder of one Python."""
 
     def __init__(self, root: RootFileSystem, suffixes: Sequence[str], version: tuple[int, int]) -> None:
-        """Take a root as users have it (`for_users`), and the suffixes of extension modules, in their order."""
+        """Take a root as users see it (`for_users`), and the suffixes of extension modules, in order."""
         self._root, self.suffixes, self.version = root, suffixes, version
         self._loaders = [
             *((suffix, SpecKind.EXTENSION) for suffix in suffixes),
@@ -73,9 +73,9 @@ class ModuleFinder:
         self._archives: dict[str, frozenset[str] | None] = {}
 
     def find_spec(self, name: str, path: Iterable[str], mapped: Mapping[str, str] = _NOTHING) -> ModuleSpec | None:
-        """Return the spec of a module; of one with dots, by the locations of the packages above it.
+        """Return the spec of a module; a dotted name is searched in the locations of its parent packages.
 
-        `mapped`: what the finders of editable installs, which come behind this one, give for a name.
+        `mapped`: paths by name from the finders of editable installs, which come after this one.
         """
         spec: ModuleSpec | None = None
         parts = name.split(".")
@@ -88,7 +88,7 @@ class ModuleFinder:
         return spec
 
     def _at(self, name: str, place: str | None) -> ModuleSpec | None:
-        """Return what the finder of an editable install finds: a package by its folder, else a file without its end."""
+        """Return what the finder of an editable install finds: a package's folder, else a file named without suffix."""
         if place is None:
             return None
         if self._root.is_file(origin := f"{place}/__init__.py"):
@@ -98,12 +98,12 @@ class ModuleFinder:
         return replace(found, name=name) if found is not None and found.kind is not SpecKind.NAMESPACE else None
 
     def code_file(self, spec: ModuleSpec) -> str | None:
-        """Return the file whose code runs for a module; None for a namespace, and where users may read none.
+        """Return the file whose code runs for a module; None for a namespace, and where users may not read any.
 
-        Compiled code of an unreadable source counts if its header names that source.
+        Compiled code of an unreadable source counts if its header matches that source.
         """
         if spec.origin is None or spec.kind is SpecKind.ZIP:
-            return spec.origin  # of a zip, the directory has been read
+            return spec.origin  # the directory of a zip has been read already
         folder, _, name = spec.origin.rpartition("/")
         compiled = f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{self.version[0]}{self.version[1]}.pyc"
         with contextlib.suppress(OSError, BadInputError):
@@ -112,7 +112,7 @@ class ModuleFinder:
         return compiled if spec.kind is SpecKind.SOURCE and self._is_fresh(compiled, spec.origin) else None
 
     def is_of_another_python(self, path: str) -> bool:
-        """Return whether a .pyc is none of this Python: importlib refuses its magic number (_classify_pyc)."""
+        """Return whether a .pyc is of another Python: importlib refuses its magic number (_classify_pyc)."""
         try:
             with contextlib.closing(self._root.open(path)) as file:
                 magic, end, *_ = _PYC_HEAD.unpack(read_exactly(file, 0, _PYC_HEAD.size))
@@ -122,7 +122,7 @@ class ModuleFinder:
         return end != b"\r\n" or number != _MAGIC.get(self.version, number)
 
     def _is_fresh(self, compiled: str, source: str) -> bool:
-        """Tell whether compiled code is of a source as it is now (SourceLoader.get_code, _validate_timestamp_pyc)."""
+        """Return whether compiled code matches its current source (SourceLoader.get_code, _validate_timestamp_pyc)."""
         try:
             status = self._root.stat(source)
             with contextlib.closing(self._root.open(compiled)) as file:
@@ -130,7 +130,7 @@ class ModuleFinder:
         except (OSError, BadInputError, EOFError):
             return False
         if flags & _HASHED:
-            return bool(flags == _HASHED)  # unchecked; else the source is read to be compared
+            return bool(flags == _HASHED)  # unchecked; else importlib reads the source to compare it
         same = (status.mtime_s & 0xFFFFFFFF, status.size_bytes & 0xFFFFFFFF) == (mtime_s, size_bytes)
         return end == b"\r\n" and same
 
@@ -184,7 +184,7 @@ class ModuleFinder:
         return self._names[folder]
 
     def _files_in(self, archive: str) -> frozenset[str] | None:
-        """Return the names in a zip, those of folders with a slash at the end; None of what is not one."""
+        """Return the names in a zip, folders with a trailing slash; None if it is not a zip."""
         if archive not in self._archives:
             self._archives[archive] = None
             if len(self._archives) <= _MAX_ARCHIVES and self._root.is_file(archive):

@@ -1,4 +1,4 @@
-"""What a node says of itself in /etc, /proc, /sys and /dev, and its container engine; what a scan looks for beside."""
+"""Facts about a node from /etc, /proc, /sys and /dev, and its container engine; and what else a scan looks for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def operating_system(root: RootFileSystem) -> OperatingSystem:
 
 
 def cpu(root: RootFileSystem) -> tuple[str | None, bool, tuple[str, ...]]:
-    """Return (model name, whether it is one of Intel, its glibc-hwcaps levels, best first), by proc_cpuinfo(5)."""
+    """Return (model name, whether it is an Intel CPU, glibc-hwcaps levels, best first) from proc_cpuinfo(5)."""
     values: dict[str, str] = {}
     for line in (read_text(root, "/proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
@@ -45,12 +45,12 @@ def cpu(root: RootFileSystem) -> tuple[str | None, bool, tuple[str, ...]]:
 
 
 def devices(root: RootFileSystem) -> tuple[str, ...]:
-    """Return the device files that the fabric and the GPUs are used through."""
+    """Return the device files of the fabric and the GPUs."""
     return tuple(path for pattern in scan_facts().devices for path in matches(root, pattern))
 
 
 def nics(root: RootFileSystem) -> tuple[Nic, ...]:
-    """Return the Slingshot NICs; what is read is what cxi_stat of HPE's libcxi reads, without addresses and numbers."""
+    """Return the Slingshot NICs, from what cxi_stat of HPE's libcxi reads, but without addresses and numbers."""
     netdevs: dict[str, str] = {}
     for name in names_in(root, "/sys/class/net"):
         device = f"/sys/class/net/{name}/device"
@@ -79,12 +79,12 @@ def nics(root: RootFileSystem) -> tuple[Nic, ...]:
 
 
 def gpus(root: RootFileSystem) -> tuple[str, ...]:
-    """Return the processor of each GPU of AMD, as the kernel driver describes it to the runtime (ROCr, topology.c).
+    """Return the processor of each AMD GPU, as the kernel driver describes it to the runtime (ROCr, topology.c).
 
-    `gfx_target_version` is 0 of a CPU, and 90010 of a gfx90a: two digits each for minor and stepping.
+    `gfx_target_version` is 0 for a CPU, and 90010 for a gfx90a: two digits each for minor and stepping.
     """
     found = []
-    for path in sorted(matches(root, _GPU_NODES), key=by_version):  # by their numbers: that of the tenth is 10
+    for path in sorted(matches(root, _GPU_NODES), key=by_version):  # by number: 10 comes after 9
         version = _GFX_VERSION.search(read_text(root, path) or "")
         if version and int(version[1]):
             major, minor, stepping = int(version[1]) // 10000, int(version[1]) // 100 % 100, int(version[1]) % 100
@@ -95,7 +95,7 @@ def gpus(root: RootFileSystem) -> tuple[str, ...]:
 def container_engine(
     root: RootFileSystem, environment: Mapping[str, str], is_private: Callable[[str], bool]
 ) -> ContainerEngine | None:
-    """Return the engine of this machine with the settings that decide about binds; None where none answers."""
+    """Return the engine of this machine with the settings that affect binds; None where no engine responds."""
     try:
         engine = next(container_engines(environment))
     except MissingHereError:
@@ -112,7 +112,7 @@ def container_engine(
 
 
 def engine_settings(text: str) -> dict[str, str]:
-    """Return the settings that matter of an apptainer.conf or singularity.conf; of `bind path` all, with commas."""
+    """Return the relevant settings of an apptainer.conf or singularity.conf; repeated ones are joined by commas."""
     settings: dict[str, str] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
@@ -136,23 +136,23 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True):
     prefixes: tuple[str, ...] = ()
     """Folders; a `*` stands for one name."""
     wanted_by: str | None = None
-    """The role without which this one is of no use."""
+    """Role without which this one is useless."""
     beside: str | None = None
-    """A folder of this name, next to each entry of `wanted_by`."""
+    """Name of a folder to search, next to each entry of `wanted_by`."""
     variable: str | None = None
-    """A variable that names more folders."""
+    """Variable that names more folders."""
 
 
 class ScanFacts(Struct, frozen=True, forbid_unknown_fields=True):
-    """All of `scan_facts.toml`."""
+    """Contents of `scan_facts.toml`."""
 
     role: tuple[Role, ...]
     own_folders: tuple[str, ...]
-    """What lies below belongs to a person."""
+    """Folders whose contents belong to a person."""
     devices: tuple[str, ...]
     engine_settings: tuple[str, ...]
     engine_files: tuple[str, ...]
-    """`{name}` is the engine's, `{prefix}` is where it is installed."""
+    """Configuration files; `{name}` is the engine's name, `{prefix}` its installation prefix."""
     source: str
     date: dt.date
 

@@ -1,7 +1,7 @@
-"""What the binary of a Python says of its build: version, suffixes of extension modules, and the compiled-in folders.
+"""Facts about a Python build from its binary: version, suffixes of extension modules, and compiled-in folders.
 
-Read from the strings of the program, or of the libpython that it needs, and not from the names of files, which are
-often just `python`. Sources: CPython Python/dynload_shlib.c (_PyImport_DynLoadFiletab), Modules/getpath.c (PREFIX),
+Read from the strings of the program, or of the libpython that it needs, and not from file names, which are often
+just `python`. Sources: CPython Python/dynload_shlib.c (_PyImport_DynLoadFiletab), Modules/getpath.c (PREFIX),
 Python/initconfig.c (PLATLIBDIR).
 """
 
@@ -36,11 +36,11 @@ _WITHOUT_INIT = {
     *("sys", "builtins", "marshal", "_warnings", "zipimport", "__main__"),
     *("_frozen_importlib", "_frozen_importlib_external", "distutils"),
 }
-"""Built in, frozen or made at the start; setuptools gives out the last (_distutils_hack)."""
+"""Modules that are built in, frozen or created at start-up; setuptools provides distutils (_distutils_hack)."""
 
 
 class NoPythonError(Exception):
-    """A program is not a Python, or which one it is does not show in files; the message says why."""
+    """A program is not a Python, or files do not show which one it is; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +50,21 @@ class PythonBuild:
     version: tuple[int, int]
     is_free_threaded: bool
     suffixes: tuple[str, ...]
-    """Of extension modules, in importlib's order."""
+    """Suffixes of extension modules, in importlib's order."""
     lib: str
     """sys.platlibdir: `lib`, or `lib64`."""
     prefix: str
-    """PREFIX, as it was configured."""
+    """PREFIX, as configured."""
     prefers_base: bool
-    """Whether getpath of this build looks beside the program that an environment was made with (gh-106045)."""
+    """Whether getpath of this build searches beside the program that created an environment (gh-106045)."""
     builtins: frozenset[str]
     """Modules of the standard library that need no file; all of them where the binary does not show which."""
 
 
 def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) -> PythonBuild:
-    """Return the build that a program is.
+    """Return the Python build of a program.
 
-    Raises NoPythonError for a script, which may start any other, and for a program without a Python in it.
+    Raises NoPythonError for a script, which may start any other program, and for a program without a Python in it.
     """
     try:
         with contextlib.closing(root.open(path)) as file:
@@ -83,7 +83,7 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
     names = (needed, root.resolve_where_possible(path))
     named = next(filter(None, (_NAME.fullmatch(name) for name in names if name)), None)
     tag = strings.tag
-    if tag is None and named is not None:  # its binary does not say anything
+    if tag is None and named is not None:  # the binary does not show it
         tag = f"cpython-3{named[1]}{named[2]}-{MACHINES.get(facts.machine, '')}-linux-gnu"
     of_tag = _VERSION.match(tag) if tag is not None else None
     if of_tag is None:
@@ -102,7 +102,7 @@ def read_build(root: RootFileSystem, path: str, environment: Mapping[str, str]) 
 
 
 def _builtins(inits: frozenset[str]) -> frozenset[str]:
-    """Return the modules in a binary that exports these functions (Modules/config.c, PyMODINIT_FUNC)."""
+    """Return the modules built into a binary that exports these functions (Modules/config.c, PyMODINIT_FUNC)."""
     compiled = {name.removeprefix(_INIT) for name in inits}
     return frozenset(compiled | _WITHOUT_INIT) if "posix" in compiled else sys.stdlib_module_names
 
@@ -116,7 +116,7 @@ def _library(root: RootFileSystem, path: str, environment: Mapping[str, str]) ->
 
 
 class _Strings:
-    """What is looked for among the strings of a binary; only what is mapped is read, not what debuggers want."""
+    """Results of a search in the strings of a binary; only mapped segments are read, not debug information."""
 
     def __init__(self, root: RootFileSystem, path: str) -> None:
         self.tag: str | None = None

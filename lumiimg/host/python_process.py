@@ -1,7 +1,7 @@
-"""A Python of an image that has started, up to the first line of a job: what an `import` takes, and its variables.
+"""A Python of an image after its start, before the first line of a job: what an `import` finds, and its variables.
 
-Nothing is run. Files are seen as users have them who are not root (`RootFileSystem.for_users`). The current folder is
-the host's, and so is the home folder: neither is counted.
+Nothing is run. Files are seen as non-root users see them (`RootFileSystem.for_users`). The current folder and the home
+folder are the host's: neither counts.
 Sources: CPython Lib/importlib/_bootstrap.py (_find_spec: the finders of sys.meta_path in their order),
 Python/preconfig.c and initconfig.c (variables); setuptools command/editable_wheel.py (its finder is appended).
 """
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _FIRST_MODULES = ("encodings", "encodings.aliases", "encodings.utf_8")
 _SITE_MODULES = ("codecs", "io", "abc", "site", "os", "stat", "posixpath", "genericpath", "_collections_abc")
-"""What is frozen since 3.11, and read from files before."""
+"""Modules that are frozen since 3.11, and read from files before."""
 _FROZEN_SINCE = (3, 11)
 _GIL_SINCE = (3, 13)
-"""The first version that can be built without a GIL, and reads variables `PYTHON_…`."""
+"""First version that can be built without a GIL, and that reads `PYTHON_…` variables."""
 _OF_CHILDREN = ("LD_", "PYTHONPATH", "PYTHONHOME")
-"""With what variables begin that count when a program starts: for what torchrun or a pool of workers starts."""
+"""Prefixes of variables that count when a program starts: for the children of torchrun or of a worker pool."""
 _DECIMAL = re.compile(r"[ \t]*[+-]?[0-9]{1,20}")
 _VALUES: Mapping[str, tuple[range, str]] = {
     "PYTHONUTF8": (range(0), "0 1"),
@@ -50,14 +50,14 @@ _VALUES: Mapping[str, tuple[range, str]] = {
     "PYTHON_GIL": (range(0), "1"),
     "PYTHON_FROZEN_MODULES": (range(0), "on off"),
 }
-"""Of variables with some values of which Python does not start: numbers and words that it takes."""
+"""Numbers and words that Python accepts, for variables that can keep it from starting."""
 _ENCODING = "PYTHONIOENCODING"
 STARTING = (
     *(f"PYTHON{name}" for name in ("HOME", "PATH", "EXECUTABLE", "PLATLIBDIR", "USERBASE", "NOUSERSITE")),
     *_VALUES,
     _ENCODING,
 )
-"""Variables on which hangs whether and how a Python starts."""
+"""Variables that decide whether and how a Python starts."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class PythonProcess:
     program: str
     finder: ModuleFinder
     path: tuple[str, ...]
-    """sys.path after site and the code that it ran, without the folder of the script."""
+    """sys.path after site and the code that it ran, without the script's folder."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """With which it was started."""
+    """Environment that it was started with."""
     builtins: frozenset[str] = sys.stdlib_module_names
     """Modules that need no file."""
     effects: Mapping[StartupCode, CodeEffects] = field(default_factory=dict)
-    """Of the code that runs at each start, in the order in which it runs."""
+    """Effects of the code that runs at each start, in execution order."""
     files: tuple[str, ...] = ()
-    """What the process has read; what it cannot read, and needs, is the failure."""
+    """Files that the process has read; a file that it needs and cannot read is the failure."""
     failure: Failure | None = None
     """Why Python does not start."""
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class PythonProcess:
         return self.finder.find_spec(name, self.path, self.modules)
 
     def variable(self, name: str) -> str | None:
-        """Return a variable, as the code at its start leaves it."""
+        """Return a variable as start-up code leaves it."""
         own = [setting.value for setting in self.sets if setting.name == name]
         return own[-1] if own else self.environment.get(name)
 
@@ -104,11 +104,11 @@ class PythonProcess:
 
 
 def start_process(root: RootFileSystem, program: str, environment: Mapping[str, str]) -> PythonProcess:
-    """Return a Python, by its absolute path, after its start-up code; `environment` is that of its process.
+    """Return the Python at an absolute path after its start-up code; `environment` is that of its process.
 
-    Raises NoPythonError for a script, which may start any other, and for what is not Python.
+    Raises NoPythonError for a script, which may start any other program, and for anything that is not Python.
     """
-    build = read_build(root.for_root(), program, environment)  # who may run it need not be allowed to read it
+    build = read_build(root.for_root(), program, environment)  # users who may run it need not be allowed to read it
     users = root.for_users()
     finder = ModuleFinder(users, build.suffixes, build.version)
     python = PythonProcess(root, program, finder, (), environment, build.builtins, files=(program,))
@@ -143,7 +143,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
 
 
 def refused_value(version: tuple[int, int], environment: Mapping[str, str], *, is_free_threaded: bool) -> str | None:
-    """Return the variable whose value keeps a Python from starting."""
+    """Return the variable whose value keeps a Python from starting; None if there is none."""
     since = {"PYTHONMALLOC": "mimalloc mimalloc_debug", "PYTHON_GIL": "0" if is_free_threaded else ""}
     for name, (numbers, words) in _VALUES.items():
         value = environment.get(name)
@@ -157,7 +157,7 @@ def refused_value(version: tuple[int, int], environment: Mapping[str, str], *, i
 
 
 def _is_text_encoding(name: str) -> bool:
-    """Whether streams can have an encoding; without a name they have that of the locale."""
+    """Whether streams accept an encoding; an empty name stands for the locale's."""
     try:
         return not name or codecs.lookup(name)._is_text_encoding  # noqa: SLF001 - as io asks
     except (LookupError, ValueError):
@@ -165,7 +165,7 @@ def _is_text_encoding(name: str) -> bool:
 
 
 def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Sequence[str]) -> Iterator[str]:
-    """Yield the files of modules without which Python ends. Raises StartFailure."""
+    """Yield the files of modules that Python cannot start without. Raises StartFailure."""
     for name in (*_FIRST_MODULES, *(_SITE_MODULES if build.version < _FROZEN_SINCE else ())):
         spec = finder.find_spec(name, path)
         file = finder.code_file(spec) if spec is not None else None
@@ -175,7 +175,7 @@ def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Se
 
 
 def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environment: Mapping[str, str]) -> str | None:
-    """Return what keeps users from a start that root would have: a file that is read, or a folder that is listed."""
+    """Return the file to be read, or folder to be listed, that keeps users, but not root, from starting a Python."""
     root, users = root.for_root(), root.for_users()
     with suppress(StartFailure):
         paths = find_paths(root, build, program, environment)
@@ -188,7 +188,7 @@ def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environ
 
 
 def _left_open(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (file, what is not known of what its code does)."""
+    """Yield (file, what is not known about the effects of its code)."""
     for code, effects in site.effects.items():
         if effects.question is not None:
             yield code.path, effects.question

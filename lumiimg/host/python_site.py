@@ -1,7 +1,7 @@
-"""What site.py does while a Python starts: the folders that it adds to sys.path, and the code that it runs.
+"""Effects of site.py while a Python starts: the folders that it adds to sys.path, and the code that it runs.
 
-Sources: CPython Lib/site.py; Debian's patch of it (dist-packages), Fedora's (/usr/local). Which of them an image has is
-read from its own site.py: since 3.11 a frozen one runs, which was made from that.
+Sources: CPython Lib/site.py; Debian's patch of it (dist-packages), Fedora's (/usr/local). Which of them applies is read
+from the image's own site.py: since 3.11 a frozen copy runs, which was built from that file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_PTH_FILES, _MAX_LINES, _MAX_ENTRIES = 500, 20_000, 1000
-"""What lies beyond is code that is not read."""
+"""Files and lines beyond the first two limits count as code that is not read."""
 _MAX_WITHIN = 50
-"""Site folders that add each other."""
+"""Nesting limit for site folders that add each other."""
 _LOCAL_PREFIX = re.compile(r"if ENABLE_USER_SITE and .*\n\s+PREFIXES\.insert\(0, ['\"](/[^'\"]{1,200})['\"]\)")
 
 
 class Site:
-    """What site.py does to a process, once it has run."""
+    """The effects of site.py on a process, once it has run."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Site:
         paths: PathConfig,
         environment: Mapping[str, str],
     ) -> None:
-        """Run it, over a root as users have it."""
+        """Model a run of site.py on a root as users see it."""
         self._root, self._finder, self._paths = root, finder, paths
         self._read = partial(read_source, root)
         self._process = StartupProcess(self._find, self._read, environment)
@@ -49,14 +49,14 @@ class Site:
         self._pth_files = self._lines = 0
         self.path = [*paths.path]
         self._text = self._source(self._find("site")) or ""
-        """The image's own site.py, which is imported before it puts the path in order."""
+        """Source of the image's own site.py, which is imported before it normalizes the path."""
         self.path = [*dict.fromkeys(map(normpath, self.path))]
         self._known = set(self.path)
         self.opened: list[str] = []
         self.effects: dict[StartupCode, CodeEffects] = {}
-        """Of all code, in the order in which it runs."""
+        """Effects of all code, in execution order."""
         self.cut_short: dict[str, None] = {}
-        """`.pth` files with folders behind a line of code that may fail, and end its file with it."""
+        """`.pth` files with folders after a line of code that may fail, and so end the file."""
         by_variable = "'VIRTUAL_ENV' in os.environ" in self._text and "VIRTUAL_ENV" in environment
         venv = paths.venv
         self._is_virtual = by_variable or (venv is not None and venv.prefix != paths.prefix)
@@ -85,7 +85,7 @@ class Site:
         return self._read(origin) if origin is not None else None
 
     def _add_sites(self, prefixes: Sequence[str]) -> None:
-        """Add the site folders of prefixes, those that are there (getsitepackages, addsitepackages)."""
+        """Add the existing site folders of prefixes (getsitepackages, addsitepackages)."""
         lib, library = self._paths.lib, self._paths.library
         libs = dict.fromkeys((lib, "lib"))
         for prefix in dict.fromkeys(filter(None, prefixes)):
@@ -118,7 +118,7 @@ class Site:
             self._known.add(path)
 
     def _add_package(self, folder: str, path: str) -> None:
-        """Go through the lines of a `.pth` file (addpackage)."""
+        """Process the lines of a `.pth` file (addpackage)."""
         try:
             encoding = "utf-8-sig" if "utf-8-sig" in self._text else "utf-8"
             text = self._root.read_bytes(path, _MAX_TEXT_BYTES).decode(encoding)
@@ -146,7 +146,7 @@ class Site:
                     self._add(entry)
 
     def _run(self, code: StartupCode) -> bool:
-        """Take what a piece of code does to sys.path, and return whether it may fail; an environment's runs twice."""
+        """Apply a piece of code to sys.path, and return whether it may fail; code of an environment runs twice."""
         if code not in self.effects:
             self.effects[code] = self._process.run(code)
         effects = self.effects[code]
@@ -158,7 +158,7 @@ class Site:
         return effects.may_fail
 
     def _add_site_by_code(self, folder: str) -> None:
-        """Add a folder: what is known then is what is there, and what is added is not known later."""
+        """Add a folder: the entries that exist count as known meanwhile, and what is added is not known later."""
         outer, self._known = self._known, {each for each in self.path if self._root.exists(each)}
         self._within.add(folder)
         self._add_site(folder)
@@ -166,7 +166,7 @@ class Site:
         self._within.discard(folder)
 
     def _customize(self, name: str) -> None:
-        """Import a module of the site's where there is one; what goes wrong in it does not end Python."""
+        """Import a customization module where there is one; an error in it does not end Python."""
         spec = self._find(name)
         file = self._finder.code_file(spec) if spec is not None else None
         if spec is not None and file is not None:

@@ -1,7 +1,7 @@
 """The process of an image that uses the fabric: its RCCL, the variables that it gets, and the plugin that it opens.
 
-RCCL itself sets some variables: what stands in its own file and is not set yet (`fabric/rccl.py`). Without an RCCL
-that loads, it is a process that has nothing but the loader.
+RCCL itself sets the variables in its own file that are not set yet (`fabric/rccl.py`). Without an RCCL that loads, the
+process contains only the loader.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What RCCL, its plugin and libfabric get for a variable in an image."""
+    """Variables of an image as RCCL, its plugin and libfabric see them."""
 
     image: Image
     environment: Mapping[str, str]
-    """The user's."""
+    """The user's environment."""
     of_conf: Mapping[str, str] = field(default_factory=dict)
-    """What RCCL's own file sets, where nothing else does."""
+    """Variables that RCCL's own file sets where nothing else does."""
     unread: str | None = None
-    """Why that file, which is there, could not be read."""
+    """Why that file, which exists, could not be read."""
     job: JobProcess | None = None
-    """Whose own code comes last, and may set some."""
+    """Job whose own code runs last, and may set variables."""
 
     def get(self, name: str) -> str | None:
         own = self._set_by_job(name)
@@ -52,12 +52,12 @@ class Variables:
         return self.of_conf.get(name) if value is None else value
 
     def is_unsure(self, name: str) -> bool:
-        """Whether the image's scripts decide a variable, in a way that only a shell knows."""
+        """Whether the image's scripts decide a variable in a way that only a shell can evaluate."""
         return self.image.is_in_doubt(name) and not self._given_as(name) and not self._set_by_job(name)
 
     @property
     def code_not_followed(self) -> str | None:
-        """The first file of the job whose code may change variables, or where libraries and modules are found."""
+        """First file of the job whose code may change variables, or where libraries and modules are found."""
         questions = self.job.questions if self.job else ()
         return next((each.file for each in questions if each.kind is QuestionKind.CODE), None)
 
@@ -67,7 +67,7 @@ class Variables:
         return f"{name}={self.get(name)}" + (f" in {file}" if file else "")
 
     def without(self, name: str) -> Remedy:
-        """Return what takes a variable away, by what sets it: a file of the image, the engine, the image, the user."""
+        """Return how to remove a variable, by what sets it: a file of the image, the engine, the image, the user."""
         if file := self._file_that_sets(name):
             return Remedy(f"take {name} out of the image's {file}")
         given = self._given_as(name)
@@ -78,7 +78,7 @@ class Variables:
         return Remedy(command=f"unset {' '.join(given or [name])}")
 
     def set_to(self, name: str, value: str) -> Remedy:
-        """Return what gives a variable a value in the container, whoever sets it now."""
+        """Return how to set a variable in the container, whatever sets it now."""
         if own := self._set_by_job(name):
             return Remedy(f"set {name}={value} in the image's {own.file}")
         return Remedy(command=f"export {next(iter(self._given_as(name)), f'SINGULARITYENV_{name}')}={value}")
@@ -100,15 +100,15 @@ class Variables:
 
 
 def read_variables(image: Image, environment: Mapping[str, str]) -> Variables:
-    """Return the variables of RCCL's process; the user's home, and what is in it, is not of the image."""
+    """Return the variables of RCCL's process; files in the user's home are not part of the image."""
     unread: str | None = None
     try:
         return Variables(image, environment, read_conf(image.root))
     except BadInputError as error:
         unread = one_line(str(error))
     except PermissionError:
-        pass  # nor can RCCL, which goes on without it
-    except OSError:  # RCCL cannot open it either, unless it is a link to what is bound
+        pass  # RCCL cannot read it either, and continues without it
+    except OSError:  # RCCL cannot open it either, unless it is a link to a file that is bound
         with contextlib.suppress(OSError):
             target = image.root.readlink(CONF)
             unread = None if image.root.link_loop(CONF) else f"it is a link to {target}, which is not in the image"
@@ -121,16 +121,16 @@ def rccl_candidates(root: RootFileSystem, files: Sequence[str]) -> list[str]:
 
 
 def job_of_library(root: RootFileSystem, settings: LoaderConfig, files: Sequence[str]) -> JobProcess:
-    """Return the process of which nothing but its RCCL is known: the one on the loader's path, else the first."""
+    """Return a process of which only the RCCL is known: the one on the loader's search path, else the first."""
     candidates = rccl_candidates(root, files)
     named = _on_loader_path(root, settings) if candidates else None
     return JobProcess(named or next(iter(candidates), LIBRCCL[0]), is_program=False)
 
 
 def _on_loader_path(root: RootFileSystem, settings: LoaderConfig) -> str | None:
-    """Return what dlopen would give a program that asks for RCCL by name."""
+    """Return what dlopen would find for a program that opens RCCL by name."""
     loader = c_library_of(root).loader
-    # The loader alone is the emptiest process: nothing called librccl is in it yet.
+    # A process with only the loader is the emptiest one: it does not contain a librccl yet.
     program = Process(root, settings)
     if loader is None or program.start(loader).root is None:
         return None
@@ -139,15 +139,15 @@ def _on_loader_path(root: RootFileSystem, settings: LoaderConfig) -> str | None:
 
 
 def demand_without_rccl(root: RootFileSystem, provider_path: str | None) -> ProcessDemand | None:
-    """Return the process that has nothing but the loader; None where the image has no loader that is modelled."""
+    """Return a process that contains only the loader; None where the image has no loader that is modelled."""
     loader = c_library_of(root).loader
     return ProcessDemand(JobProcess(loader, is_program=False), (), provider_path=provider_path) if loader else None
 
 
 def demands_of(image: Image, settings: LoaderConfig) -> Iterator[ProcessDemand]:
-    """Yield the processes of an image without any user's variables; none without a loader.
+    """Yield the processes of an image, without variables of a user; none without a loader.
 
-    Of several frameworks the one that counts is first. Raises BadInputError where the image cannot be read.
+    The decisive one of several frameworks comes first. Raises BadInputError where the image cannot be read.
     """
     root, variables, contents = image.root, read_variables(image, {}), Inventory(image)
     found = False
@@ -168,17 +168,17 @@ _LIBMPI = re.compile(r"libmpi\.so\.(?:12|40)")
 
 @dataclass(frozen=True, slots=True)
 class MpiClash:
-    """Two libraries of MPI under one soname: of these, the process keeps the one that came first."""
+    """Two MPI libraries with one soname: the process uses the one that was loaded first."""
 
     module: str
-    """That of mpi4py, with its path."""
+    """Path of mpi4py's extension module."""
     files: tuple[str, ...]
     errors: Mapping[str, tuple[str, ...]]
-    """What the loader says, by what is imported first; of orders that it ends."""
+    """Errors of the loader, by what is imported first; only for orders that fail."""
 
 
 def mpi_clash(root: RootFileSystem, settings: LoaderConfig, job: JobProcess, packages: str) -> MpiClash | None:
-    """Return what keeps mpi4py and the framework of a job from being imported in either order."""
+    """Return the clash that makes importing mpi4py and a job's framework fail in some order; None without one."""
     names = (name for name in names_in(root, f"{packages}/mpi4py") if name.startswith("MPI.") and name.endswith(".so"))
     module = next((f"{packages}/mpi4py/{name}" for name in names), None)
     if module is None or not job.opens:

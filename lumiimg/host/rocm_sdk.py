@@ -1,4 +1,4 @@
-"""The libraries that wheels of TheRock open before torch's own: by short names, in the packages of rocm_sdk.
+"""The libraries that TheRock's wheels open before torch's own, given by short names and found in rocm_sdk's packages.
 
 Source: TheRock build_tools/packaging/python/templates/rocm/src/rocm_sdk (find_libraries, preload_libraries and
 initialize_process of __init__.py; determine_target_family of _dist_info.py), read in November 2026.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lumiimg.host.python_process import PythonProcess
 
 FAMILY = "ROCM_SDK_TARGET_FAMILY"
-"""Names the GPUs for which libraries are taken; else the GPU of the node does (offload-arch)."""
+"""Names the GPUs whose libraries are used; if it is not set, the GPU of the node decides (offload-arch)."""
 _MORE = "ROCM_SDK_PRELOAD_LIBRARIES"
 _PRELOADED = re.compile(r"preload_shortnames\s*=\s*\[([^\]]*)\]")
 _SHORT_NAME = re.compile(r"[\"']([A-Za-z0-9_-]+)[\"']")
@@ -30,7 +30,7 @@ _MOST_LIBRARIES = 200
 
 @dataclass(frozen=True, slots=True)
 class Preloads:
-    """What is opened first, with RTLD_GLOBAL."""
+    """Libraries that are opened first, with RTLD_GLOBAL."""
 
     paths: tuple[str, ...] = ()
     failure: Failure | None = None
@@ -47,7 +47,7 @@ class _Library:
 
 @dataclass(slots=True)
 class _Distribution:
-    """What `_dist_info.py` says."""
+    """Contents of `_dist_info.py`."""
 
     file: str
     libraries: dict[str, _Library] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Distribution:
         return f"_{name.replace('-', '_')}{self.values.get('PY_PACKAGE_SUFFIX_NONCE', '')}"
 
     def ordered(self, names: list[str]) -> list[str]:
-        """Return short names, each behind those that it depends on."""
+        """Return short names, each after those that it depends on."""
         found, seen = list[str](), set[str]()
 
         def add(name: str) -> None:
@@ -77,7 +77,7 @@ class _Distribution:
 
 
 def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
-    """Return what torch's `_rocm_init` opens."""
+    """Return the libraries that torch's `_rocm_init` opens."""
     named = _PRELOADED.search(python.read(init) or "")
     names = _SHORT_NAME.findall(named[1]) if named else []
     names += filter(None, map(str.strip, re.split("[,;]", python.variable(_MORE) or "")))
@@ -110,7 +110,7 @@ def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
 
 
 def _family_by_default(python: PythonProcess, dist: _Distribution) -> tuple[str | None, tuple[OpenQuestion, ...]]:
-    """Return (whose libraries are taken, what the GPU of the node decides)."""
+    """Return (the family whose libraries are used, the questions that the GPU of the node decides)."""
     installed = [family for family in dist.families if python.find_spec(dist.package("libraries", family))]
     default = dist.values.get("DEFAULT_TARGET_FAMILY")
     family = default if default in installed or not installed else installed[-1]
@@ -121,7 +121,7 @@ def _family_by_default(python: PythonProcess, dist: _Distribution) -> tuple[str 
 
 
 def _read_distribution(python: PythonProcess) -> _Distribution | None:
-    """Read what rocm_sdk says of its libraries: calls and assignments with constants; None where it lists none."""
+    """Read rocm_sdk's list of libraries from calls and assignments with constants; None where it lists none."""
     spec = python.find_spec("rocm_sdk._dist_info")
     if spec is None or spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""Small looks at a root file system that may or may not have what is looked for."""
+"""Small queries on a root file system, which may lack what is searched."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_MATCHES = 512
 _MAX_LINKS = 8
-"""That are named, of a loop."""
+"""Number of links in a loop that a message names."""
 
 
 def read_text(root: RootFileSystem, path: str) -> str | None:
-    """Return the beginning of a file, also of /proc and /sys, whose files say that they are empty; None without it."""
+    """Return the beginning of a file, also in /proc and /sys, where files report a size of 0; None without one."""
     try:
         with contextlib.closing(root.open(path)) as file:
             return file.read_at(0, _MAX_TEXT_BYTES).decode("utf-8", "replace")
@@ -30,7 +30,7 @@ def read_text(root: RootFileSystem, path: str) -> str | None:
 
 
 def read_word(root: RootFileSystem, path: str) -> str | None:
-    """Return the first line of a file without blanks around it; None where that is nothing."""
+    """Return the first line of a file, stripped; None where that is empty."""
     lines = (read_text(root, path) or "").splitlines()
     return (lines[0].strip() or None) if lines else None
 
@@ -44,7 +44,7 @@ def names_in(root: RootFileSystem, directory: str) -> list[str]:
 
 
 def matches(root: RootFileSystem, pattern: str) -> list[str]:
-    """Return the paths that exist for a pattern in which `*` and `[…]` stand for parts of one name, sorted."""
+    """Return the existing paths that match a pattern, sorted; `*` and `[…]` match within one name."""
     found = [""]
     for part in pattern.strip("/").split("/"):
         if "*" in part or "[" in part:
@@ -65,15 +65,15 @@ def by_version(name: str) -> tuple[int, ...]:
 
 
 def loop_at(root: RootFileSystem, path: str) -> str | None:
-    """Return a sentence on links that lead in a circle along a path; None where none do."""
+    """Return a sentence about a loop of links along a path; None without one."""
     loop = root.link_loop(path)
     return f"{' → '.join(loop[:_MAX_LINKS])} is a loop of links" if loop else None
 
 
 def denied_files(root: RootFileSystem, denied: Iterable[str], names: Iterable[str]) -> dict[str, Obstacle]:
-    """Return the files of some names in the folders where a loader was denied a path, and what keeps users out.
+    """Return the files with these names in the folders where a loader was denied a path, and what keeps users out.
 
-    A folder that cannot be entered is tried once in a process, whatever the name (glibc elf/dl-load.c, `nonexisting`).
+    A process tries a folder that it cannot enter once, whatever the name (glibc elf/dl-load.c, `nonexisting`).
     """
     folders = dict.fromkeys(path.rpartition("/")[0] for path in denied)
     paths = (f"{folder}/{name.rpartition('/')[2]}" for name in dict.fromkeys(names) for folder in folders)

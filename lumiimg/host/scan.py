@@ -1,6 +1,6 @@
-"""A node looked at once: `scan_host` reads, and runs nothing but the engine for its version.
+"""Scan a node: `scan_host` reads files, and runs only the engine, for its version.
 
-Each library that is met is recorded once, with the links on the way to it.
+Each library found is recorded once, with the links on the way to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def scan_host(
 ) -> Snapshot:
     """Return what this machine offers; with a `root`, what the files of another root file system offer.
 
-    The engine is asked for its version on this machine only. `include` are libraries or folders that the user names.
+    The engine is run for its version on this machine only. `include` are libraries or folders that the user names.
 
     Raises BadInputError for one of these that offers nothing, MissingHereError on a machine without glibc.
     """
@@ -108,7 +108,7 @@ def scan_host(
 
 
 def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
-    """Return a test for paths that name a person: below a home, or with the user's name in them."""
+    """Return a test for paths that identify a person: below a home, or with the user's name in them."""
     home = environment.get("HOME", "")
     homes = [*scan_facts().own_folders, *([home, os.path.realpath(home)] if len(home) > 1 else [])]
     names = {environment.get("USER", ""), environment.get("LOGNAME", "")} - {""}
@@ -123,7 +123,7 @@ def private_paths(environment: Mapping[str, str]) -> Callable[[str], bool]:
 
 
 def _loader(root: RootFileSystem, settings: LoaderConfig, cache: ElfCache) -> Process:
-    """Return a process with nothing but the loader of a machine. Raises MissingHereError."""
+    """Return a process that contains only the loader of a machine. Raises MissingHereError."""
     library, process = c_library_of(root), Process(root, settings, cache=cache)
     if library.loader and process.start(library.loader).root is not None and process.machine in MACHINES:
         return process
@@ -138,7 +138,7 @@ def _entries(
     candidates: Iterable[Candidate], root: RootFileSystem, settings: LoaderConfig, cache: ElfCache, recorder: Recorder
 ) -> tuple[FoundLibrary, ...]:
     entries = []
-    # all of them first: an entry may be in the closure of another one
+    # all entries are recorded first: one may be in the closure of another
     recorded = [candidate for candidate in candidates if recorder.add(candidate.path, is_entry=True)]
     for candidate in recorded:
         outcome = Process(root, settings, cache=cache).start(candidate.path)
@@ -191,9 +191,9 @@ class Recorder:
         self._refused: set[str] = set()
 
     def add(self, path: str, *, is_entry: bool = False) -> bool:
-        """Record the library at a path and what leads to it; return whether it could be.
+        """Record the library at a path and the links to it; return whether that was possible.
 
-        Of an entry the symbols of a net plugin are looked for too, so it has to come before the libraries that need it.
+        An entry is also searched for symbols of a net plugin, so it must be added before the libraries that need it.
         """
         at = path
         try:
@@ -240,11 +240,11 @@ def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:
     )
 
 
-# -- where the fabric's libraries are: every way that leads to one, in the order in which they count --
+# -- where the fabric's libraries are: every way to find one, in order of precedence --
 
 ASKED = "asked for"
 OTHER_ROLE = "other"
-"""Of a library that the user names and that no role is known for."""
+"""Role of a library that the user names and that fits no known role."""
 _BELOW_ASKED = ("", "/lib64", "/lib", "/lib64/libfabric", "/lib/libfabric")
 
 
@@ -261,19 +261,19 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class LibrarySearch:
-    """The folders and variables by which the node's libraries are searched."""
+    """The folders and variables with which the node's libraries are searched."""
 
     root: RootFileSystem
     process: Process
-    """One with nothing but the loader of this machine."""
+    """A process that contains only the loader of this machine."""
     library_path: tuple[str, ...]
     variables: Mapping[str, str]
-    """Those that a role names."""
+    """Environment with the variables that roles name."""
     is_private: Callable[[str], bool]
     include: tuple[str, ...] = ()
 
     def run(self) -> list[Candidate]:
-        """Return what is there, by role. Raises BadInputError for a path of the user's that offers nothing."""
+        """Return the libraries found, by role. Raises BadInputError for a path of the user's that offers nothing."""
         found: dict[tuple[str, str], Candidate] = {}
         asked: set[str] = set()
         for role in scan_facts().role:
@@ -294,7 +294,7 @@ class LibrarySearch:
         return [*found.values(), *(Candidate(OTHER_ROLE, path, [ASKED]) for path in others)]
 
     def _of_role(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
-        """Yield path and way of every file of a role."""
+        """Yield (path, how it was found) for every file of a role."""
         for path in self.include:
             name = path.rpartition("/")[2]
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in role.files) and self._is_library(path):
@@ -312,12 +312,12 @@ class LibrarySearch:
                     yield path
 
     def _is_library(self, path: str) -> bool:
-        """Whether it is a file that the loader of this machine takes."""
+        """Whether the loader of this machine accepts a file."""
         abi = abi_at(self.root, path)
         return abi is not None and abi.is_modelled and abi.machine == self.process.machine
 
     def _ways(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Yield how a folder was found, the folder, and which files are looked for in it."""
+        """Yield (how a folder was found, the folder, the file names to search for in it)."""
         for asked in self.include:
             for below in _BELOW_ASKED:
                 yield ASKED, asked.rstrip("/") + below, role.files

@@ -1,7 +1,7 @@
-"""What one node offers to a container: a value, a root file system, and the file that `lumiimg host scan` writes.
+"""What one node offers to a container: as a value, a root file system, and the file that `lumiimg host scan` writes.
 
-The file is JSON, sorted and in ASCII: the same node gives the same bytes, `taken` aside. A key that is absent has its
-default; an unknown key is ignored. `schema` counts up when a reader of the old one would be misled.
+The file is sorted ASCII JSON: the same node gives the same bytes, except for `taken`. An absent key has its default; an
+unknown key is ignored. `schema` is incremented when a reader of the old one would be misled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lumiimg.image import DirectoryEntry, FileKind, FileStat, ImageError, RootFi
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _NO_BYTES = r"\ud800-\udc7f\udd00-\udfff"
-"""Characters that no path has; `surrogateescape` makes others of bytes that are not UTF-8."""
+"""Characters that no path contains; `surrogateescape` turns bytes that are not UTF-8 into others."""
 _ABSOLUTE = rf"\A(?:/(?!\.{{1,2}}(?:/|\Z))[^/\0{_NO_BYTES}]{{1,255}})+\Z"
 PathText = Annotated[str, matching(f"[^{_NO_BYTES}]*", "a text that a path can hold")]
 AbsolutePath = Annotated[str, Meta(pattern=_ABSOLUTE, max_length=4095, description="an absolute path without dots")]
@@ -34,7 +34,7 @@ AbsolutePath = Annotated[str, Meta(pattern=_ABSOLUTE, max_length=4095, descripti
 
 @dataclass(frozen=True, slots=True)
 class OperatingSystem:
-    """What /etc/os-release says; empty where it says nothing."""
+    """Values of /etc/os-release; empty where it has none."""
 
     id: str
     """ID."""
@@ -51,33 +51,33 @@ class HostLibrary:
     path: AbsolutePath
     """Real path on the host, without symlinks."""
     size_bytes: int
-    """Of the file."""
+    """Size of the file."""
     sha256: Sha256
-    """Of the file, in hexadecimal."""
+    """Digest of the file, in hexadecimal."""
     facts: ElfFacts
-    """What the ELF file says of itself."""
+    """Facts from the ELF file."""
     net_symbols: tuple[str, ...] = ()
-    """Of the exported names, those by which RCCL knows a net plugin; looked for in entries only."""
+    """Exported symbols by which RCCL recognizes a net plugin; searched in entries only."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLibrary:
-    """A library that the scan looked for and found, and what the host's loader makes of it."""
+    """A library that the scan looked for and found, and what the host's loader finds for it."""
 
     role: str
     """`libfabric`, `libcxi`, `net-plugin`, … (`host/scan_facts.toml`)."""
     path: str
-    """As found: a link, often."""
+    """Path as found: often a link."""
     how: str
-    """What led to it: `LD_LIBRARY_PATH`, `ldconfig`, `known prefix …`, `asked for`."""
+    """How it was found: `LD_LIBRARY_PATH`, `ldconfig`, `known prefix …`, `asked for`."""
     closure: dict[PathText, PathText | None] = field(default_factory=dict)
-    """Each name that it and its libraries need to the path that the host's loader serves; None where it has none."""
+    """Path that the host's loader finds for each name that it and its libraries need; None where it finds none."""
     errors: tuple[str, ...] = ()
     """Why the host itself cannot load it, in the loader's words."""
 
     @property
     def version(self) -> str | None:
-        """That one of its folders names: `1.22.0` of /opt/cray/libfabric/1.22.0/lib64; the nearest counts."""
+        """Version in the name of the nearest folder that has one: `1.22.0` of /opt/cray/libfabric/1.22.0/lib64."""
         return next((found[0] for part in self.path.split("/")[-2::-1] if (found := _VERSION.search(part))), None)
 
 
@@ -88,7 +88,7 @@ class Nic:
     device: str
     """`cxi0`."""
     speed_mbit_s: int | None = None
-    """In Mbit/s."""
+    """Speed in Mbit/s."""
     link_is_up: bool | None = None
     """Whether the link is up."""
     chip: str | None = None
@@ -103,7 +103,7 @@ class Nic:
     """`hsn0`."""
 
     def __str__(self) -> str:
-        """Return it with what is known of it: `cxi0 (hsn0, 200 Gb/s, up)`."""
+        """Return the device with its known properties: `cxi0 (hsn0, 200 Gb/s, up)`."""
         link = {True: "up", False: "down", None: None}[self.link_is_up]
         speed = f"{self.speed_mbit_s // 1000} Gb/s" if self.speed_mbit_s else None
         known = ", ".join(filter(None, (self.netdev, speed, link, self.firmware and f"firmware {self.firmware}")))
@@ -112,16 +112,16 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
-    """The container engine of the node, and the settings of its administrator that decide about binds."""
+    """The container engine of the node, with the administrator's settings that affect binds."""
 
     name: str
     """`Apptainer`, `SingularityCE`."""
     version: str
-    """As it says itself."""
+    """Version that it reports."""
     configuration: str | None = None
-    """The file that the settings are from."""
+    """File that the settings come from."""
     settings: dict[str, str] | None = None
-    """By their names in that file (`mount tmp`, `enable overlay`); None where it cannot be read."""
+    """Settings by their names in that file (`mount tmp`, `enable overlay`); None where it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,66 +131,66 @@ class Snapshot:
     schema: int
     """Number of this schema."""
     taken: str
-    """UTC, ISO 8601."""
+    """Time of the scan: UTC, ISO 8601."""
     tool: str
     """Version of lumiimg."""
     host: str
     """Node name without a domain."""
     architecture: str
-    """As `uname -m`."""
+    """Architecture, as in `uname -m`."""
     kernel: str
-    """Release, as `uname -r`."""
+    """Kernel release, as in `uname -r`."""
     os: OperatingSystem
-    """What /etc/os-release says; empty where it says nothing."""
+    """Values of /etc/os-release; empty where it has none."""
     cpu: str | None
-    """Model name."""
+    """Model name of the CPU."""
     intel: bool
-    """Whether the CPU is one of Intel, which changes where the loader looks (`elf/glibc.py`)."""
+    """Whether it is an Intel CPU, which changes where the loader searches (`elf/glibc.py`)."""
     hwcaps: tuple[str, ...]
     """glibc-hwcaps levels of the CPU, best first."""
     glibc: Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\.[0-9]{1,3}\Z", description="a version like 2.38")] | None
-    """`2.38`."""
+    """Version of glibc: `2.38`."""
     library_path: PathText | None
-    """LD_LIBRARY_PATH of the scan without what leads into somebody's own folders."""
+    """LD_LIBRARY_PATH of the scan, without personal and relative folders."""
     entries: Annotated[tuple[FoundLibrary, ...], Meta(max_length=4096, description="at most 4096 of them")]
-    """In the order in which they count: of two with the same name the first one is what the loader would take."""
+    """Libraries found, in order of precedence: of two with the same name, the loader would use the first."""
     libraries: tuple[HostLibrary, ...]
     """Every library of every closure once, sorted by path."""
     links: dict[AbsolutePath, PathText]
-    """Each symlink on the way to a recorded library: where it is (no symlink in that) to its text."""
+    """Target of each symlink on the way to a recorded library, by its path (which has no symlink in it)."""
     directories: tuple[AbsolutePath, ...] = ()
-    """Directories that a path leads through and back out of (`/a/b/../c`), if nothing recorded lies in them."""
+    """Directories that a path enters and leaves again (`/a/b/../c`), if nothing recorded is in them."""
     devices: tuple[str, ...] = ()
     """Device files of the NICs and GPUs."""
     nics: tuple[Nic, ...] = ()
     """Slingshot NICs."""
     gpu_driver: str | None = None
-    """Version of amdgpu; None where no such module is loaded, or it does not say."""
+    """Version of amdgpu; None where that module is not loaded, or does not report one."""
     gpus: tuple[str, ...] = ()
-    """GPUs of AMD, each as compilers name its processor: `gfx90a`."""
+    """AMD GPUs, each by the name of its processor in compilers: `gfx90a`."""
     engine: ContainerEngine | None = None
     """The container engine of the node; null where none is found."""
     gaps: tuple[str, ...] = ()
-    """What could not be determined, and why: a line each."""
+    """What could not be determined, and why; one line each."""
 
     @property
     def day(self) -> dt.date:
-        """When it was taken."""
+        """Day of the scan."""
         return dt.date.fromisoformat(self.taken[:10])
 
     @property
     def engine_settings(self) -> Mapping[str, str]:
-        """Settings of the engine's administrator, by their names; none where they are not known."""
+        """The administrator's settings of the engine, by name; empty where they are not known."""
         return (self.engine and self.engine.settings) or {}
 
     @property
     def gpu(self) -> str | None:
-        """The processor of most of its GPUs; None where none was seen."""
+        """Processor of most of its GPUs; None where no GPU was seen."""
         return max(sorted(set(self.gpus)), key=self.gpus.count, default=None)
 
     @property
     def machine(self) -> str:
-        """The node with its system, for a person: `nid005001: SLES 15 SP6, glibc 2.38`."""
+        """The node with its system, for messages: `nid005001: SLES 15 SP6, glibc 2.38`."""
         system = ", ".join(filter(None, (self.os.name, self.glibc and f"glibc {self.glibc}")))
         return f"{self.host}: {system}" if system else self.host
 
@@ -198,9 +198,9 @@ class Snapshot:
 # -- as a root file system --
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
-"""e_machine to what `uname -m` says."""
+"""What `uname -m` prints, by e_machine."""
 _MAX_WEIGHT = 1 << 28
-"""Of all paths with all directories above them, in characters: what a tree of them may take."""
+"""Limit on the size of a tree: the characters of all paths and of all directories above them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class SnapshotNode:
 
 
 class SnapshotTree:
-    """The recorded files of one snapshot. Raises ImageError where their paths are not those of one tree."""
+    """The recorded files of one snapshot. Raises ImageError where their paths do not form one tree."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._libraries = {library.path: library for library in snapshot.libraries}
@@ -243,7 +243,7 @@ class SnapshotTree:
             path, kind = above, FileKind.DIRECTORY
 
     def child(self, directory: SnapshotNode, name: str) -> SnapshotNode | None:
-        """Return what a name in a directory stands for."""
+        """Return the node of a name in a directory; None where it has no such name."""
         kind = self._names[directory.path].get(name)
         return None if kind is None else SnapshotNode(f"{directory.path}/{name}", kind)
 
@@ -257,7 +257,7 @@ class SnapshotTree:
         return self._links[link.path]
 
     def stat(self, node: SnapshotNode) -> FileStat:
-        """Return an inode's attributes; owner, time and permissions are those that a system's libraries have."""
+        """Return an inode's attributes; owner, time and permissions are those usual for system libraries."""
         size = self._libraries[node.path].size_bytes if node.kind is FileKind.FILE else 0
         return FileStat(node.kind, 0o755, 0, 0, size, 0, 1, self.directory_identity(node))
 
@@ -265,7 +265,7 @@ class SnapshotTree:
         """Return None: a snapshot has none."""
 
     def directory_identity(self, directory: SnapshotNode) -> tuple[str, str]:
-        """Return what distinguishes a directory from all others."""
+        """Return a key that distinguishes a directory from all others."""
         return ("recorded", directory.path)
 
     def open(self, node: SnapshotNode) -> SnapshotElf:
@@ -282,13 +282,13 @@ class HostFiles:
         self._entries = snapshot.entries
 
     def library(self, path: str | None) -> HostLibrary | None:
-        """Return the library at a path, perhaps of a link; None where none is recorded."""
+        """Return the library at a path, which may be a link; None where none is recorded."""
         return self._libraries.get(self.root.resolve(path)) if path and self.root.is_file(path) else None
 
     def fabrics(self) -> Iterator[tuple[FoundLibrary, FoundLibrary | None]]:
-        """Yield each libfabric that leads to Slingshot, with its cxi provider where that is a file of its own.
+        """Yield each libfabric that reaches Slingshot, with its cxi provider where that is a separate file.
 
-        As a rule the provider is a part of libfabric, which needs libcxi then. A file is in a folder that
+        Usually the provider is part of libfabric, which then needs libcxi. A separate file is in a folder that
         FI_PROVIDER_PATH names, or in the one beside libfabric.
         """
         files = [each for each in self._entries if each.path.endswith(f"/{PROVIDER_FILE}")]
@@ -304,10 +304,10 @@ class HostFiles:
 
     @property
     def fabric(self) -> FoundLibrary | None:
-        """The libfabric that the host itself would use with Slingshot: one that loads here, and libcxi with it."""
+        """The libfabric that the host itself would use with Slingshot: one that loads here together with libcxi."""
         for libfabric, provider in self.fabrics():
             user = provider or libfabric
-            # libfabric opens its providers: alone, one need not find the libfabric that it belongs to
+            # libfabric opens its providers: on its own, a provider need not find its libfabric
             errors = [error for error in user.errors if provider is None or not error.startswith(f"{LIBFABRIC}: ")]
             if user.closure.get(LIBCXI) and not errors and not libfabric.errors:
                 return libfabric
@@ -321,7 +321,7 @@ MAX_FILE_BYTES = 16 << 20
 
 
 def scan_command() -> str:
-    """Return what records a node, and replaces no snapshot that is there: `drift` may need it."""
+    """Return the command that records a node without replacing an existing snapshot: `drift` may need that."""
     return f"lumiimg host scan -o {unused('host.json')}"
 
 
@@ -331,9 +331,9 @@ def snapshot_text(snapshot: Snapshot) -> str:
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Write a snapshot; whoever reads meanwhile sees the old file or the new one, never a part.
+    """Write a snapshot; a concurrent reader sees the old file or the new one, never a part.
 
-    Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
+    Raises BadInputError if the path is something other than a file, FailedError if it cannot be written.
     """
     if path.exists() and not path.is_file():
         raise BadInputError("is not a file", where=str(path), hint="`-o -` writes to standard output")
@@ -341,7 +341,7 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Return the snapshot in a file. Raises DecodeError, whatever the bytes."""
+    """Return the snapshot in a file. Raises only DecodeError, whatever the bytes."""
     where, hint = str(path), f"take a new one on a compute node: {scan_command()}"
     data = parse_json(read_whole(path, MAX_FILE_BYTES, hint=hint), where=where, hint=hint)
     schema = data.get("schema") if isinstance(data, dict) else None
@@ -357,7 +357,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _faults(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what the types allow and no scan writes; what comes later relies on all before it."""
+    """Yield faults that the types allow and no scan writes; each check relies on all before it."""
     try:
         dt.date.fromisoformat(snapshot.taken[:10])
     except ValueError:

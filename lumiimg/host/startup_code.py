@@ -1,10 +1,10 @@
-"""What the code does that a Python runs at its start: lines of `.pth` files, sitecustomize, and what those import.
+"""Effects of the code that a Python runs at its start: lines of `.pth` files, sitecustomize, and what those import.
 
-It is read, never run. Where a module imports another one of the image, that is read, too. Of the standard library only
-the names in `startup_code.toml` may be used; any other use, called or not, makes an open question. What is done at the
-top level with constants is followed, in the order in which it runs.
+Code is read, never run. Modules of the image that it imports are read, too. Of the standard library only the names in
+`startup_code.toml` may be used; any other use, called or not, raises an open question. Actions with constants at the
+top level are followed, in execution order.
 Sources: CPython Lib/site.py (addpackage: each line runs with the names of site.py, and after an exception the rest of
-the file is passed over; execsitecustomize), Lib/os.py (_Environ).
+the file is skipped; execsitecustomize), Lib/os.py (_Environ).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TO_NAMES = re.compile(
 _ODD = frozenset(
     ("ClassDef", "AsyncFunctionDef", "Lambda", "While", "Match", "TypeVar", "ParamSpec", "TypeVarTuple", "TypeAlias")
 )
-"""Syntax that start-up code has no need of: it may not end, or binds names in ways of its own."""
+"""Syntax that start-up code does not need: it may not terminate, or binds names in its own way."""
 _OWN_SCOPE = (ast.FunctionDef, ast.comprehension, ast.Global)
-"""What in a line of a `.pth` file sees the names of site.py, but not those of the line (Lib/site.py, addpackage)."""
+"""Syntax that, in a line of a `.pth` file, sees the names of site.py but not those of the line (Lib/site.py)."""
 _KEEPS_WARNINGS = frozenset(("default", "always", "ignore", "module", "once"))
 _OF_FRAMEWORKS = re.compile(r"PYTHON\w*|(?:VLLM|SGLANG|JAX|XLA|TF|CUPY|MSCCLPP)_\w*")
 
@@ -50,7 +50,7 @@ class StartupCode:
     path: str
     """The `.pth` file, sitecustomize.py, …"""
     text: str | None
-    """A line of the `.pth` file, or the source; None for what is not read: bytecode, an extension, a zip, too much."""
+    """A line of the `.pth` file, or the source; None if it is not read: bytecode, an extension, a zip, too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class CodeEffects:
     """What a piece of start-up code does to its process."""
 
     paths: tuple[tuple[str, bool], ...] = ()
-    """Folders that it adds to sys.path; True: in front."""
+    """Folders that it adds to sys.path; True: at the front."""
     sites: tuple[str, ...] = ()
     """Site folders that it adds at the end, with their own `.pth` files."""
     variables: tuple[tuple[str, str | None], ...] = ()
-    """Variables that it sets to a constant, or takes away, in this order."""
+    """Variables that it sets to a constant, or removes (None), in this order."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Modules that an editable install maps to a file or folder; looked for behind sys.path."""
+    """Modules that an editable install maps to a file or folder; searched after sys.path."""
     question: str | None = None
-    """The first thing that it does that is not followed: "uses ctypes.CDLL (/…/sitecustomize.py, line 7)"."""
+    """First action that is not followed: "uses ctypes.CDLL (/…/sitecustomize.py, line 7)"."""
     may_fail: bool = False
-    """Whether it may end with an exception: then Python passes over the rest of its `.pth` file."""
+    """Whether it may end with an exception: then Python skips the rest of its `.pth` file."""
 
 
 def read_source(root: RootFileSystem, path: str) -> str | None:
@@ -80,7 +80,7 @@ def read_source(root: RootFileSystem, path: str) -> str | None:
 
 
 class StartupProcess:
-    """A Python at its start, by the code that was read."""
+    """A Python during its start, according to the code that was read."""
 
     def __init__(
         self,
@@ -88,25 +88,25 @@ class StartupProcess:
         read: Callable[[str], str | None],
         environment: Mapping[str, str],
     ) -> None:
-        """Take the path finder (of sys.path as it is by then), what gives a source (None: unread), and variables."""
+        """Take a finder on the current sys.path, a reader of sources (None: unread), and the environment."""
         self._environment = dict(environment)
         self._modules = Modules(find, read)
         self._changed: set[str] = set()
-        """Variables whose value is not known any more."""
+        """Variables whose value is no longer known."""
         self._unsure: set[str] = set()
-        """Files of which a line may have failed."""
+        """Files in which a line may have failed."""
 
     def run(self, code: StartupCode) -> CodeEffects:
-        """Return what the next piece of code does."""
+        """Return the effects of the next piece of code."""
         self._paths: list[tuple[str, bool]] = []
         self._sites: list[str] = []
         self._variables: list[tuple[str, str | None]] = []
         self._bound: set[tuple[str, str]] = set()
-        """(path, name): of the imports at a top level that have run."""
+        """(path, name) of each top-level import that has run."""
         self._values: dict[tuple[str, str], object] = {}
-        """What a name has by its one assignment, `debug = os.getenv("DEBUG")`, by (path, name)."""
+        """Value of each name with one assignment, such as `debug = os.getenv("DEBUG")`, by (path, name)."""
         self._is_sure = code.path not in self._unsure
-        """Whether all before the next statement ended without an exception, for sure."""
+        """Whether everything before the next statement certainly ended without an exception."""
         self._modules.begin()
         mapped = dict(self._modules.mapped)
         question = f"is not there as source ({code.path})" if code.text is None else None
@@ -149,7 +149,7 @@ class StartupProcess:
                     self._is_sure = False
 
     def _is_idle(self, code: PythonCode, statement: ast.stmt) -> bool:
-        """Whether a statement certainly does nothing for others."""
+        """Whether a statement certainly has no effect on other code."""
         match statement:
             case ast.Expr(value):
                 return self._constant(code, value) is not None
@@ -171,7 +171,7 @@ class StartupProcess:
         self._bound |= {(code.path, alias.asname or alias.name.partition(".")[0]) for alias in node.names}
 
     def _follow(self, code: PythonCode, statement: ast.stmt) -> bool:
-        """Follow a statement; False: it is not one of those that are."""
+        """Follow a statement; return False for a kind that is not followed."""
         match statement:
             case ast.Assign([ast.Subscript(base, ast.Constant(str(name)))], ast.Constant(str(value))):
                 return self._is(code, base, "os.environ") and self._set(name, value)
@@ -204,7 +204,7 @@ class StartupProcess:
         return False
 
     def _set(self, name: str, value: str | None) -> bool:
-        """Set a variable; False where Python would not."""
+        """Set a variable; return False where Python would refuse to."""
         if not _VARIABLE.fullmatch(name) or not (value or "").isprintable():
             return False
         self._variables.append((name, value))
@@ -213,14 +213,14 @@ class StartupProcess:
         return True
 
     def _constant(self, code: PythonCode, node: ast.expr) -> tuple[object] | None:
-        """Return the value of an expression of constants and variables; None: not known."""
+        """Return, in a tuple, the value of an expression of constants and variables; None if it is not known."""
         try:
             return (self._value(code, node),)
         except LookupError:
             return None
 
     def _value(self, code: PythonCode, node: ast.expr) -> object:
-        """Return the value of an expression of constants and variables; LookupError: not known."""
+        """Return the value of an expression of constants and variables. Raises LookupError if it is not known."""
         match node:
             case ast.Constant(value):
                 return value
@@ -248,7 +248,7 @@ class StartupProcess:
         raise LookupError
 
     def _is(self, code: PythonCode, node: ast.expr, dotted: str) -> bool:
-        """Whether an expression is an object of the standard library for sure, once all before it has run."""
+        """Whether an expression is certainly this object of the standard library, once all before it has run."""
         base = node
         while isinstance(base, ast.Attribute):
             base = base.value
@@ -257,15 +257,15 @@ class StartupProcess:
 
 
 class _Rules(ast.NodeVisitor):
-    """Goes through code; raises NotFollowedError for what may change the process."""
+    """Visitor of code that raises NotFollowedError for anything that may change the process."""
 
     def __init__(self, code: PythonCode, modules: Modules, changed: set[str]) -> None:
         self._code, self._modules = code, modules
         self._changed = changed
-        """Variables that do not matter, and get a value that is not known."""
+        """Irrelevant variables that get an unknown value."""
 
     def visit(self, node: ast.AST) -> None:
-        """Go through any syntax."""
+        """Visit any syntax."""
         if type(node).__name__ in _ODD or (not self._code.name and isinstance(node, _OWN_SCOPE)):
             raise NotFollowedError(f"has a {type(node).__name__}", self._code, node)
         super().visit(node)
@@ -281,16 +281,16 @@ class _Rules(ast.NodeVisitor):
     visit_Import = visit_ImportFrom = _import  # noqa: N815 - names of ast.NodeVisitor
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """Let a module be imported by a call."""
+        """Allow a call that imports a module."""
         if not self._is_import(node.value):
             self.visit(node.value)
 
     def visit_Name(self, node: ast.Name) -> None:
-        """Judge a name where it is used, or is another thing from then on."""
+        """Judge a name where it is used or bound."""
         self._judge(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """Judge the object that an attribute is; what it is taken from may be a module."""
+        """Judge the object that an attribute refers to; its base may be a module."""
         base: ast.expr = node
         while isinstance(base, ast.Attribute):
             if _TO_NAMES.fullmatch(base.attr):
@@ -304,7 +304,7 @@ class _Rules(ast.NodeVisitor):
         self._judge(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        """Let variables be read, and be set where they do not matter."""
+        """Allow variables to be read, and irrelevant ones to be set."""
         if self._modules.meanings(self._code, node.value) != {"os.environ"}:
             self.generic_visit(node)
             return
@@ -313,7 +313,7 @@ class _Rules(ast.NodeVisitor):
         self.visit(node.slice)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Judge what is called."""
+        """Judge the object that is called."""
         functions = self._modules.meanings(self._code, node.func)
         if functions and functions <= {"os.environ.setdefault", "os.environ.pop"}:
             self._change(node, node.args[0] if node.args else None)
@@ -326,7 +326,7 @@ class _Rules(ast.NodeVisitor):
             self.visit(each)
 
     def _is_import(self, node: ast.expr) -> bool:
-        """Take an import by a call; False where it is none."""
+        """Process a call that imports a module; return False for any other."""
         if name := self._modules.imported_by(self._code, node):
             self._import(ast.copy_location(ast.Import([ast.alias(name)]), node))
         return name is not None
@@ -337,7 +337,7 @@ class _Rules(ast.NodeVisitor):
                 raise NotFollowedError(f"uses {meaning}", self._code, node)
 
     def _change(self, node: ast.expr, name: ast.expr | None) -> None:
-        """Judge a change of a variable."""
+        """Judge a change to a variable."""
         if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
             raise NotFollowedError("sets a variable whose name is not constant", self._code, node)
         if is_read(name.value) or _OF_FRAMEWORKS.fullmatch(name.value):
