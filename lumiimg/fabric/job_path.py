@@ -1,4 +1,4 @@
-"""The fabric path of a job, as its log shows it; where its nodes differ, that of those that went wrong."""
+"""The fabric path of a job, as its log shows it; where its nodes differ, that of the nodes that went wrong."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """What a verdict says of the path."""
+    """What a verdict says about the path."""
 
     ends: Part
-    """The step that Slingshot's path does not get past; of Slingshot itself, where a transfer fails."""
+    """Step that the path does not get past; on a fast network, only where a transfer fails."""
     why: str = "a transfer or a collective failed after ranks were connected"
     used: tuple[Part, ...] = ()
-    """Steps that were used, beside RCCL."""
+    """Steps that were used, in addition to RCCL."""
     names: Mapping[Part, str | None] = field(default_factory=dict)
-    """What steps are called on the network of another machine; None: it has no such step."""
+    """Names of steps on another machine's network; None for a step that it does not have."""
 
 
 _CARRIES = FAST | {Verdict.IB}
@@ -52,21 +52,21 @@ _NOT_KNOWN = _Course(Part.NIC)
 
 
 def part_of_verdict(verdict: str | None) -> Part:
-    """Return the step that a job did not get past which came to a verdict other than a fast network."""
+    """Return the step that a job with this verdict did not get past; the NIC where that is not known."""
     return _COURSES.get(Verdict(verdict), _NOT_KNOWN).ends if verdict else Part.NIC
 
 
 def nodes_of_path(report: LogReport) -> VerdictGroup | None:
-    """Return the nodes whose path is shown: the largest group of those that went wrong; None: they are alike."""
+    """Return the nodes whose path is shown: the largest group that went wrong; None if all nodes are alike."""
     if report.nothing_crossed or len(report.nodes) < 2:
         return None
     return next((group for group in report.nodes if group.verdict not in FAST), report.nodes[0])
 
 
 def job_path(report: LogReport) -> tuple[Step, ...]:
-    """Return the steps that there are, each with what the log says of it."""
+    """Return the steps of the path, each with what the log says about it."""
     network = next((rank.network for rank in report.ranks if rank.network), None)
-    # advice has no line of the log behind it, and may be about something else
+    # advice without a line of the log as evidence may be about something else
     cause = next(iter(sorted(report.causes, key=lambda cause: not cause.evidence)), None)
     name = cause.id if cause else None
     whole = VerdictGroup(report.verdict, network, report.provider, name, report.confidence, nodes=())
@@ -95,11 +95,11 @@ def _steps(report: LogReport, of: VerdictGroup) -> Iterator[Step]:
 
 
 def _names(report: LogReport, of: VerdictGroup, broken: Part | None) -> dict[Part, str | None]:
-    """Return the steps of this network, with what they are called where that is not the name of the part."""
+    """Return the steps of this network, with their names where these differ from the names of the parts."""
     course, library = _COURSES.get(of.verdict, _NOT_KNOWN), report.library
     left_out = {part for part, name in course.names.items() if name is None}
     if library is not None and library.name == "oneCCL" and broken is not Part.PLUGIN:
-        left_out.add(Part.PLUGIN)  # it speaks to libfabric itself
+        left_out.add(Part.PLUGIN)  # it calls libfabric directly
     names = {Part.RCCL: library.name if library is not None else None, **course.names}
     return {part: names.get(part) for part in Part if part not in left_out}
 
@@ -112,7 +112,7 @@ def _where_it_ends(step: Step, report: LogReport, of: VerdictGroup) -> Step:
 
 
 def _broken(report: LogReport, of: VerdictGroup) -> Part | None:
-    """Return the step that these nodes did not get past; None where they did, or that is not known."""
+    """Return the step that these nodes did not get past; None without such a step, or where it is not known."""
     verdict = of.verdict
     if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and of.provider is None):
         return None
@@ -122,7 +122,7 @@ def _broken(report: LogReport, of: VerdictGroup) -> Part | None:
 
 
 def _used(report: LogReport, of: VerdictGroup) -> dict[Part, str]:
-    """Return what the log shows of steps that these nodes came to."""
+    """Return what the log shows about the steps that these nodes reached."""
     verdict, provider, nics = of.verdict, of.provider, report.transport.nics
     whys = {
         Part.RCCL: "its version is in the log" if report.library is not None else "it was used",

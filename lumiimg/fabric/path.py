@@ -1,8 +1,8 @@
 """The fabric path: RCCL → net plugin → libfabric → cxi provider → libcxi → NIC, and which files are which part of it.
 
-There are two kinds of names. What a program gives to dlopen is exact (`LIBRCCL`, `PLUGIN_FILES`, `LIBFABRIC`).
-What lies in an image or is mapped in a process may have a longer name (`part_of`), since a link leads to it, or
-NCCL_NET_PLUGIN names it. `rccl.py` says which of the plugin's names one RCCL asks for.
+There are two kinds of names. Those that a program passes to dlopen are exact (`LIBRCCL`, `PLUGIN_FILES`, `LIBFABRIC`).
+A file in an image, or mapped in a process, may have a longer name (`part_of`), because a link leads to it, or
+NCCL_NET_PLUGIN names it. `rccl.py` says which of the plugin's names a given RCCL tries.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Part(StrEnum):
 
 
 LIBRCCL = ("librccl.so.1", "librccl.so")
-"""What programs ask the loader for: by the soname, or as torch's wheels, which bring a file without a number."""
+"""Names that programs need or open: the soname, or as in torch's wheels, which include a file without a number."""
 PLUGIN_FILES = ("librccl-net.so", "libnccl-net.so")
-"""What an RCCL looks for without NCCL_NET_PLUGIN; which of them, its generation says (`rccl.toml`)."""
+"""Names that an RCCL tries without NCCL_NET_PLUGIN; its generation decides which of them (`rccl.toml`)."""
 LAYER_PLUGINS = (*PLUGIN_FILES, "librccl-net-ofi.so", "libnccl-net-ofi.so")
-"""What the layers of plugins install (layers/lib/plugin.sh)."""
+"""Files that the plugin layers install (layers/lib/plugin.sh)."""
 LIBFABRIC, LIBCXI = "libfabric.so.1", "libcxi.so.1"
 HOST_LIB_DIR = "/opt/lumiimg/host"
-"""Where the host's libraries are put in the container: a folder that nothing else uses, in front of LD_LIBRARY_PATH."""
+"""Folder for the host's libraries in the container: nothing else uses it, and LD_LIBRARY_PATH begins with it."""
 PROVIDER_FILE = "libcxi-fi.so"
-"""The cxi provider where it is a file of its own (libfabric src/fabric.c, `ofi_load_dl_prov`)."""
+"""Name of the cxi provider where it is a separate file (libfabric src/fabric.c, `ofi_load_dl_prov`)."""
 NET_SYMBOL = "ncclNetPlugin_v"
-"""In front of a version of the net API: a plugin exports such a symbol for each that it offers (NCCL nccl_net.h)."""
+"""Precedes a version of the net API: a plugin exports such a symbol for each one that it offers (NCCL nccl_net.h)."""
 
-# auditwheel puts a part of the digest into the name of what it takes into a wheel
+# auditwheel adds a part of the digest to the name of a library that it copies into a wheel
 _RCCL = r"librccl(?:-[0-9a-f]{8})?\.so(?:\.\d+)*"
-# NCCL_NET_PLUGIN=aws asks for librccl-net-aws.so, and a link may lead to a file with anything after `.so`; separate
-# debugging information has the name of its library, and is none.
+# NCCL_NET_PLUGIN=aws stands for librccl-net-aws.so, and a link may lead to a file with anything after `.so`; a file
+# with separate debug information has the name of its library, but is not a plugin.
 _PLUGIN = r"lib[nr]ccl-net[^/]*\.so[^/]*(?<!\.debug)"
 _PARTS = {
     Part.RCCL: re.compile(_RCCL),
@@ -56,17 +56,17 @@ _PARTS = {
     Part.LIBCXI: re.compile(r"libcxi\.so[^/]*"),
 }
 RCCL_OR_PLUGIN = re.compile(f"{_RCCL}|{_PLUGIN}")
-"""What to look for in an image (`RootFileSystem.find`)."""
+"""Names of files to search for in an image (`RootFileSystem.find`)."""
 _API = re.compile(rf"{NET_SYMBOL}(\d{{1,2}})")
 _MAX_PLUGINS, _MAX_NAME_CHARS = 14, 254
-"""Of the list in NCCL_NET_PLUGIN, the rest and longer names are left out (src/plugin/net.cc, from 2.27 on)."""
+"""Limits of the list in NCCL_NET_PLUGIN: more names, and longer ones, are ignored (src/plugin/net.cc, from 2.27 on)."""
 _THE_PROGRAM = "static_plugin"
-"""Any beginning of it opens the program itself, where no plugin is (src/plugin/plugin_open.cc, from 2.26 on)."""
+"""Any prefix of it opens the program itself, which has no plugin (src/plugin/plugin_open.cc, from 2.26 on)."""
 _INTERFACES = {Part.LIBFABRIC: "FABRIC_", Part.LIBCXI: "LIBCXI_"}
 
 
 class PluginVariableRule(StrEnum):
-    """What NCCL_NET_PLUGIN=X makes of the names that are given to dlopen (`rccl.toml`)."""
+    """How NCCL_NET_PLUGIN=X changes the names that are passed to dlopen (`rccl.toml`)."""
 
     SUFFIX = "suffix"
     NAME_THEN_SUFFIX = "name-then-suffix"
@@ -76,12 +76,12 @@ class PluginVariableRule(StrEnum):
 
     @property
     def is_list(self) -> bool:
-        """Whether it is one, so that nothing names nothing."""
+        """Whether the value is a list, so that an empty value names no plugin."""
         return self in {PluginVariableRule.LIST, PluginVariableRule.LIST_OR_NONE}
 
 
 def part_of(file: str) -> Part | None:
-    """Return the part of the path that a library is by the last part of its path; None for any other file."""
+    """Return the part of the fabric path that a library is, by its file name; None for any other file."""
     name = file.rpartition("/")[2]
     return next((part for part, pattern in _PARTS.items() if pattern.fullmatch(name)), None)
 
@@ -97,14 +97,14 @@ def net_api(symbols: Iterable[str]) -> tuple[int, ...]:
 
 
 def newest_interface(file: str, versions: Iterable[str]) -> str | None:
-    """Return the newest version of its own interface among those that a library defines: `FABRIC_1.7`."""
+    """Return the newest version that a library defines of its own interface: `FABRIC_1.7`."""
     prefix = _INTERFACES.get(part_of(file) or Part.NIC)
     own = [version for version in versions if prefix and version.startswith(prefix)]
     return max(own, key=numbers_of, default=None)
 
 
 def names_by_variable(value: str, stems: tuple[str, ...], naming: PluginVariableRule) -> tuple[str, ...]:
-    """Return what RCCL gives to dlopen when NCCL_NET_PLUGIN is `value`; `stems` are put in front of a suffix."""
+    """Return the names that RCCL passes to dlopen when NCCL_NET_PLUGIN is `value`; `stems` precede a suffix."""
     words = [value]
     if naming.is_list:
         is_none = naming is PluginVariableRule.LIST_OR_NONE and value.lower() == "none"
@@ -124,7 +124,7 @@ def names_by_variable(value: str, stems: tuple[str, ...], naming: PluginVariable
 
 
 NOT_REACHED = "not reached: the path ends before it"
-"""The text of a step behind a broken one."""
+"""Text of a step after a broken one."""
 
 
 class Fabric(StrEnum):
@@ -135,7 +135,7 @@ class Fabric(StrEnum):
     BUNDLED = "bundled"
     """The image has its own, and needs no library of the machine."""
     NONE = "none"
-    """From nowhere: no machine is named, it has none, or neither way loads."""
+    """There are none: no machine is named, it has none, or neither way loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +143,25 @@ class FabricPath:
     """The files of the path and what they say; None where that is not known."""
 
     rccl: str | None = None
-    """Path of the RCCL that a program gets, in the image."""
+    """Path, in the image, of the RCCL that a program loads."""
     rccl_version: str | None = None
-    """As its own bytes say: `2.22.3`."""
+    """Version according to its own bytes: `2.22.3`."""
     plugin_files: tuple[str, ...] = ()
-    """Names that this RCCL gives to dlopen."""
+    """Names that this RCCL passes to dlopen."""
     named_by: str | None = None
-    """NCCL_NET_PLUGIN, where it is set."""
+    """Value of NCCL_NET_PLUGIN, where it is set."""
     accepts: tuple[int, ...] = ()
-    """Versions of the net API that this RCCL takes, in its order."""
+    """Versions of the net API that this RCCL accepts, in its order."""
     plugin: str | None = None
-    """Path of the net plugin that RCCL opens, in the image."""
+    """Path, in the image, of the net plugin that RCCL opens."""
     plugin_api: int | None = None
-    """Version of the net API that both speak."""
+    """Version of the net API that both use."""
     libfabric: str | None = None
-    """Path of the libfabric that the plugin gets."""
+    """Path of the libfabric that the plugin loads."""
     libcxi: str | None = None
     """Path of the libcxi in that process."""
     provider: str | None = None
-    """Of libfabric: `cxi`."""
+    """Provider of libfabric: `cxi`."""
 
     @property
     def line(self) -> str:
@@ -177,7 +177,7 @@ class FabricPath:
 
 
 class Side(StrEnum):
-    """Whose file it is."""
+    """Side that a file belongs to."""
 
     IMAGE = "image"
     HOST = "host"
@@ -189,7 +189,7 @@ class Origin:
 
     side: Side
     host_path: str | None = None
-    """Where the file lies on the host; None where it is the image's, or not known."""
+    """Path of the file on the host; None where it is the image's, or not known."""
     offers: str | None = None
     """The newest version of its own interface that the file defines: `FABRIC_1.7`."""
 
@@ -201,32 +201,32 @@ class Step:
     part: Part
     """Which step it is."""
     severity: Severity
-    """What is known of it: `ok`, there is evidence for it; `problem`, the path ends in front of it; else `unknown`."""
+    """What is known about it: `ok`, there is evidence for it; `problem`, the path is broken at it; else `unknown`."""
     why: str
     """The evidence, or why there is none."""
     level: Level | None = None
     """Level of the evidence; None where there is none."""
     file: str | None = None
-    """The path in the container; on the host where the file is known to come from there."""
+    """Path in the container, or on the host where the file is known to come from there."""
     side: Side | None = None
-    """Whose file it is; None where that is not known."""
+    """Side that the file belongs to; None where that is not known."""
     version: str | None = None
-    """Of the file, as it says itself; None where it does not."""
+    """Version according to the file itself; None where it has none."""
     interface: str | None = None
     """`net API v8`, `FABRIC_1.7`."""
     remedy: tuple[Remedy, ...] = ()
     """What to do where it is broken."""
     name: str | None = None
-    """What the step of another fabric is called; None where it has the name of its part."""
+    """Name of the step on another fabric; None where it has the name of its part."""
 
     @property
     def title(self) -> str:
-        """What the step is called."""
+        """Name of the step."""
         return self.name or self.part.value
 
 
 def path_sentence(steps: Sequence[Step]) -> str:
-    """Return what the steps of a path come to, for a person."""
+    """Return the conclusion from the steps of a path, as a sentence."""
     broken = [step for step in steps if step.severity is Severity.PROBLEM]
     unknown = [step.title for step in steps if step.severity is Severity.UNKNOWN]
     if len(unknown) == len(steps):

@@ -1,12 +1,12 @@
-"""What the process of a job has: a cxi provider in its libfabric, ROCr under it, and which HIP runtime serves whom.
+"""Parts of a job's process: the cxi provider of its libfabric, the ROCr below, and the HIP runtime of each library.
 
-The built-in provider links libcxi (libfabric prov/cxi/configure.m4). Another is the file `libcxi-fi.so`. Where that is
-looked for: src/fabric.c, `ofi_load_dl_prov`, `ofi_find_prov_libs` and `ofi_load_preferred_dl_prov`, v1.11 to v2.6;
-fabric(7); compared with what `fi_info -l` of 1.17.0 and 2.1.0 does. FI_PROVIDER_PATH takes the place of what libfabric
-would do by itself: ask the loader, then look in the folder that was compiled into it.
+A built-in provider is linked with libcxi (libfabric prov/cxi/configure.m4); any other is the file `libcxi-fi.so`.
+Where that is searched: src/fabric.c, `ofi_load_dl_prov`, `ofi_find_prov_libs` and `ofi_load_preferred_dl_prov`, v1.11
+to v2.6; fabric(7); compared with what `fi_info -l` of 1.17.0 and 2.1.0 does. FI_PROVIDER_PATH replaces the default of
+libfabric: to ask the loader, then to search the folder that was compiled in.
 
-What a variable is to libfabric, its own file may say: `libfabric.conf`, in the folder that was compiled into it, from
-1.18 on (src/var.c, `load_conf` and `fi_param_get`).
+From 1.18 on, a parameter may also be set in libfabric's own file instead of a variable: `libfabric.conf`, in a folder
+that was compiled in (src/var.c, `load_conf` and `fi_param_get`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lumiimg.image import RootFileSystem
 
 PROVIDER_PATH = "FI_PROVIDER_PATH"
-# Strings stand in front of what makes a library large, its debugging information.
+# The strings precede the debug information, which is what makes a library large.
 _SCAN_LIMIT_BYTES = 32 * 1024 * 1024
 _HELP, _HELP_LIMIT_BYTES = b"\0Search for providers in specific path", 8192
 _DEFAULT = b"(default: "
@@ -38,32 +38,32 @@ _FILE = re.compile(rf"\+/.*/{re.escape(PROVIDER_FILE)}", re.DOTALL)
 """An element of FI_PROVIDER_PATH that names the provider itself."""
 _CONF = re.compile(rb"\0(/[^\0]{0,4000}/libfabric\.conf)\0")
 _CONF_LINE = re.compile(rb"[^\n]{0,2046}\n|[^\n]{1,2047}")
-"""What fgets returns by its buffer: a longer line is several."""
+"""A line as fgets returns it: one that is longer than its buffer counts as several."""
 _PREFERS = "FI_PREFER_SYSCONFIG"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _OF_FILES = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
 _ENTRY = "fi_prov_ini"
-"""What a provider exports (src/fabric.c, `ofi_reg_dl_prov`)."""
+"""Function that a provider exports (src/fabric.c, `ofi_reg_dl_prov`)."""
 HSA = "libhsa-runtime64.so"
-"""ROCr, by the name that `--enable-rocr-dlopen` opens: a link that development packages bring (src/hmem_rocr.c)."""
+"""ROCr, by the name that `--enable-rocr-dlopen` opens: a link in development packages (src/hmem_rocr.c)."""
 _OF_ROCR = b"\0hsa_amd_pointer_info\0"
-"""A function of ROCr by which libfabric knows GPU memory: linked or opened, its name is there (src/hmem_rocr.c)."""
+"""Function of ROCr by which libfabric recognizes GPU memory: its name is there, linked or opened (src/hmem_rocr.c)."""
 
 _HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
-"""auditwheel puts a part of the digest into the name of what it takes into a wheel."""
+"""auditwheel adds a part of the digest to the name of a library that it copies into a wheel."""
 _CUDA = re.compile(r"libcuda(?:rt)?\.so[.0-9]*")
 _OPENS_CUDA = re.compile(rb"\0(libcuda(?:rt)?\.so[.0-9]*)\0")
 _OF_ROCM = re.compile(rb"libamdhip64\.so|libhsa-runtime64\.so|\0hip[A-Z]\w*\0|\0hsa_\w*\0")
-"""Libraries that are opened, functions that are called."""
+"""Names of libraries to open, or of functions to call."""
 
 
 def allows(providers: str, name: str) -> bool:
-    """Whether FI_PROVIDER lets a core provider through, by its name in lower case.
+    """Whether FI_PROVIDER allows a core provider, given by its name in lower case.
 
-    The list goes from comma to comma: blanks count, an empty one names none, and `^` in front excludes all that is in
-    it. `cxi;ofi_rxm` names another than cxi (src/fabric.c, `ofi_create_filter` and `ofi_apply_prov_post_filter`, v1.11
-    to v2.6).
+    The list is separated by commas: spaces count, an empty list names no provider, and a leading `^` excludes all that
+    are listed. `cxi;ofi_rxm` does not name cxi (src/fabric.c, `ofi_create_filter` and `ofi_apply_prov_post_filter`,
+    v1.11 to v2.6).
     """
     names = providers.removeprefix("^").encode("utf-8", "surrogateescape").lower().split(b",")
     return (name.encode() in names) is not providers.startswith("^")
@@ -71,20 +71,20 @@ def allows(providers: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LibfabricConf:
-    """The file that a libfabric reads."""
+    """The configuration file that a libfabric reads."""
 
     path: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
 
     def decides(self, name: str, variables: Callable[[str], str | None]) -> bool:
-        """Whether it, and not a variable, says what a parameter is; `variables` are those of the process."""
+        """Whether the file, not a variable, sets a parameter; `variables` are those of the process."""
         prefers = variables(_PREFERS)
         prefers = self.values.get(_PREFERS, "") if prefers is None else prefers
         return name in self.values and (variables(name) is None or prefers.lower() in _TRUE)
 
 
 def read_libfabric_conf(process: Process, root: RootFileSystem) -> LibfabricConf:
-    """Return what the libfabric of a process reads; of one that is recorded it is not known where."""
+    """Return what the libfabric of a process reads; empty for a recorded one, whose folder is not known."""
     libfabric = process.find(LIBFABRIC)
     found = _CONF.search(_read(root, process.config.absolute(libfabric.path)) or b"") if libfabric else None
     path = os.fsdecode(found[1]) if found else ""
@@ -97,15 +97,15 @@ def read_libfabric_conf(process: Process, root: RootFileSystem) -> LibfabricConf
 
 
 def provider_folders(text: str | None) -> tuple[str, ...]:
-    """Return the folders that FI_PROVIDER_PATH names: `@` in front of it is about their order, `+` names a file."""
+    """Return the folders that FI_PROVIDER_PATH names: a leading `@` concerns their order, `+` marks a file."""
     rest = (text or "").removeprefix("@")
     return tuple(element for element in rest.split(":") if not element.startswith("+")) if rest else ()
 
 
 def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | None) -> str | None:
-    """Return the file that has the cxi provider and loads in this process; None where there is none.
+    """Return the file that contains the cxi provider and loads in this process; None without one.
 
-    `provider_path` is FI_PROVIDER_PATH. A provider in a file is opened, as libfabric would: the process has it then.
+    `provider_path` is FI_PROVIDER_PATH. A separate provider is opened, as by libfabric: it is in the process then.
     """
     libfabric = process.find(LIBFABRIC)
     if libfabric is None:
@@ -125,7 +125,7 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
 
 
 def _is_provider(process: Process, file: LoadedObject) -> bool:
-    """Whether a library has what libfabric asks it for; of a recorded one only the name is known."""
+    """Whether a library exports what libfabric looks up in it; of a recorded one, only the name is known."""
     try:
         return file.is_recorded or dlsym(process, file, _ENTRY) is not None
     except (OSError, BadInputError):
@@ -133,9 +133,9 @@ def _is_provider(process: Process, file: LoadedObject) -> bool:
 
 
 def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, provider_path: str) -> Iterator[str]:
-    """Yield what libfabric gives to dlopen for the cxi provider. Relative paths are left out: of which folder?
+    """Yield what libfabric passes to dlopen for the cxi provider, but not relative paths: their folder is unknown.
 
-    Files come first (from 1.21 on; before, `+/file` was the name of a folder), then folders in place of its own one.
+    Files come first (from 1.21 on; before, `+/file` was the name of a folder), then folders, which replace its own one.
     """
     own, asks_loader, takes_files = _own(_read(root, process.config.absolute(libfabric.path)) or b"")
     elements = provider_path.removeprefix("@").split(":")
@@ -150,9 +150,9 @@ def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, prov
 
 
 def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
-    """Return why the libfabric of a process does not know memory of AMD's GPUs, or may not; None where it does.
+    """Return why the libfabric of a process does not, or may not, recognize AMD GPU memory; None where it does.
 
-    A ROCr that it opens itself is opened here, too; whether one in a snapshot opens any is not recorded.
+    A ROCr that it opens itself is opened here, too; whether a libfabric in a snapshot opens one is not recorded.
     """
     libfabric = process.find(LIBFABRIC)
     if libfabric is None or any(need.startswith(HSA) for need in libfabric.facts.needed):
@@ -165,7 +165,7 @@ def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
 
 
 def _read(root: RootFileSystem, path: str) -> bytes | None:
-    """Return a file, as much as has the strings of a library; None of one that is gone, or is only recorded."""
+    """Return as much of a file as contains a library's strings; None if it is gone, or only recorded."""
     try:
         with contextlib.closing(root.open(path)) as file:
             return file.read_at(0, min(file.size, _SCAN_LIMIT_BYTES))
@@ -174,10 +174,10 @@ def _read(root: RootFileSystem, path: str) -> bytes | None:
 
 
 def _own(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
-    """Return what a libfabric says of itself by its strings; nothing where those are not at hand.
+    """Return (default folders, whether it asks the loader, whether `+` marks a file), by the strings of a libfabric.
 
-    First its default: PROVDLDIR, which its help for FI_PROVIDER_PATH names. Then whether it gives
-    `libcxi-fi.so` to dlopen: its list of providers has cxi, from 1.21 on. Last whether `+` there names a file.
+    The default is PROVDLDIR, which its help for FI_PROVIDER_PATH names. It passes `libcxi-fi.so` to dlopen if its list
+    of providers has cxi, from 1.21 on. Without strings there are no folders, and both answers are False.
     """
     start = data.find(_HELP)
     text = data[start + 1 : start + _HELP_LIMIT_BYTES].partition(b"\0")[0]
@@ -194,10 +194,10 @@ def is_hip(name: str) -> bool:
 
 
 def built_for_cuda(process: Process, root: RootFileSystem, plugin: LoadedObject, rccl: LoadedObject) -> str | None:
-    """Return what shows that a plugin is for CUDA alone, where its RCCL is for HIP; None where nothing does.
+    """Return the evidence that a plugin is only for CUDA while its RCCL is for HIP; None without any.
 
     aws-ofi-nccl for CUDA opens libcuda.so, or is linked with libcudart (src/nccl_ofi_cuda.cpp; from 1.14 on statically,
-    which opens libcuda.so.1): on an AMD GPU its init fails. For HIP it calls that (src/nccl_ofi_rocm.cpp).
+    which opens libcuda.so.1): on an AMD GPU its init fails. For HIP it calls HIP (src/nccl_ofi_rocm.cpp).
     """
     if not any(map(is_hip, rccl.facts.needed)) or any(is_hip(name) for name in plugin.facts.needed):
         return None
@@ -211,24 +211,24 @@ def built_for_cuda(process: Process, root: RootFileSystem, plugin: LoadedObject,
 
 
 def may_be_called(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool) -> bool:
-    """Whether a plugin may have a network of the name in NCCL_NET: it stands in its strings.
+    """Whether a plugin may have a network with the name in NCCL_NET: the name is one of its strings.
 
-    `of_ofi`: the name is one that aws-ofi-nccl ever had. From 1.13 on it asks for NCCL_NET itself, and takes any of
-    them (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then keep `Libfabric` as the end
-    of `AWS Libfabric` only. Up to 1.12, as aws-ofi-rccl, it has one name and does not ask.
+    `of_ofi`: the name is one that aws-ofi-nccl has ever had. From 1.13 on it reads NCCL_NET itself, and accepts any of
+    them (src/nccl_ofi_interface_nvidia.cpp, nvidia_plugin_name_fixup); the linker may then store `Libfabric` only as
+    the end of `AWS Libfabric`. Up to 1.12, like aws-ofi-rccl, it has one name and does not read NCCL_NET.
     """
     data = _read(root, plugin) or b""
     return (of_ofi and b"\0NCCL_NET\0" in data) or b"\0%b\0" % os.fsencode(name).lower() in data.lower()
 
 
 def users_of_hip(process: Process, runtimes: Sequence[LoadedObject]) -> dict[LoadedObject, frozenset[LoadedObject]]:
-    """Return the runtimes that serve each library which needs one."""
+    """Return, for each library that needs a HIP runtime, the runtimes that serve it."""
     needing = (loaded for loaded in process.objects if any(map(is_hip, loaded.facts.needed)))
     return {loaded: _serving(process, loaded, runtimes) for loaded in needing}
 
 
 def _serving(process: Process, loaded: LoadedObject, runtimes: Sequence[LoadedObject]) -> frozenset[LoadedObject]:
-    """Return the runtimes that serve a library: for each version that it asks for the first that defines it."""
+    """Return the runtimes that serve a library: for each version that it needs, the first that defines it."""
     seen = [each for each in process.scopes.of(loaded) if each in runtimes]
     asked = {need.name for need in loaded.facts.version_needs if is_hip(need.file)}
     firsts = (next((each for each in seen if _defines(each, version)), None) for version in asked)

@@ -1,8 +1,8 @@
-"""What an RCCL does with a net plugin: which names it gives to dlopen, and which net API it takes.
+"""How an RCCL handles a net plugin: which names it passes to dlopen, and which net API it accepts.
 
-The names stand in the library's read-only data, next to its version. They are better evidence than any table of
-releases: vendors patch them (ROCm 7.1 changed the file name, and back). What the bytes do not say, such as the order of
-the names and what NCCL_NET_PLUGIN means, is in a table of the generations (`rccl.toml`, rule 3).
+The names are in the library's read-only data, next to its version. They are better evidence than any table of releases:
+vendors patch them (ROCm 7.1 changed the file name, later ones changed it back). What the bytes do not show, such as the
+order of the names and the meaning of NCCL_NET_PLUGIN, is in a table of the generations (`rccl.toml`, rule 3).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 PLUGIN_VARIABLE = "NCCL_NET_PLUGIN"
 CONF = "/etc/rccl.conf"
-"""RCCL sets the variables of this file that are not set yet, be it to nothing (src/misc/param.cc, `initEnv`; up to
-ROCm 5.1 the name was that of NCCL, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files."""
+"""RCCL sets the variables of this file that are not set yet, not even to an empty value (src/misc/param.cc, `initEnv`;
+up to ROCm 5.1 it had NCCL's name, `/etc/nccl.conf`). RCCL 2.13.4 and 2.27.7 were run on such files."""
 _STEMS = ("librccl-net",)
-"""In front of a suffix, where the bytes do not say."""
+"""Stems before a suffix, where the bytes do not show any."""
 _FIRST_WITH_NAMED_CONF = Version("2.23")
 _CONF_LIMIT_BYTES = 1 << 20
 _CONF_FIELD_BYTES = 1023
-# Device code makes a librccl hundreds of megabytes large; the strings stand in front of it.
+# Device code makes a librccl hundreds of megabytes large; the strings precede it.
 _SCAN_LIMIT_BYTES = 96 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _OVERLAP_BYTES = 512
 _VERSION = re.compile(rb"[RN]CCL version[ :]+(2\.\d{1,2}\.\d{1,2})[+ \-\x00\n]")
-# From 2.21 on it prints the build of ROCm (src/init.cc, showVersion); before, HIP's version is a part of its own.
+# From 2.21 on it prints the build of ROCm (src/init.cc, showVersion); before, its own version includes that of HIP.
 _ROCM = re.compile(rb"ROCm version *: (\d{1,2}\.\d{1,2}\.\d{1,2})|RCCL version 2\.[\d.]+\+hip(\d{1,2}\.\d{1,2})")
-# Without look-behind, which costs three times as much; the byte in front is looked at afterwards.
+# Without a look-behind, which takes three times as long; the preceding byte is checked afterwards.
 _PLUGIN_FILE = re.compile(b"(%b)(?=\x00)" % "|".join(map(re.escape, PLUGIN_FILES)).encode())
 _STEM = re.compile(rb"(lib[nr]ccl-net)(?=\x00|-%s\.so\x00)")
 _SYMBOL = re.compile(rb"%b(\d{1,2})(?=\x00)" % NET_SYMBOL.encode())
@@ -54,7 +54,7 @@ class Generation(Struct, frozen=True):
     accepts: tuple[int, ...]
     """Versions of the net API, in the order in which they are tried."""
     files: tuple[str, ...]
-    """File names that are looked for when NCCL_NET_PLUGIN is not set."""
+    """File names that are tried when NCCL_NET_PLUGIN is not set."""
     naming: PluginVariableRule
     unique_id_loads_plugin: bool
     """Whether ncclGetUniqueId opens the plugin on a machine without a GPU."""
@@ -62,29 +62,29 @@ class Generation(Struct, frozen=True):
 
 
 class RcclTable(Struct, frozen=True):
-    """What `rccl.toml` has."""
+    """Contents of `rccl.toml`."""
 
     source: str
     date: dt.date
     remedy_for_old_api: str
-    """What to do about a plugin whose API an RCCL does not take."""
+    """What to do about a plugin whose API an RCCL does not accept."""
     generation: tuple[Generation, ...]
-    """The oldest first."""
+    """Generations, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rccl:
-    """One RCCL library, by what its bytes say; empty where they say nothing."""
+    """One RCCL library, as its bytes show it; a value is empty where they do not show it."""
 
     version: str | None = None
     plugin_files: tuple[str, ...] = ()
-    """Names that it has for a plugin, sorted."""
+    """Plugin file names in its bytes, sorted."""
     plugin_stems: tuple[str, ...] = ()
-    """What it puts in front of a suffix, sorted: RCCL 2.27.7 looks for libnccl-net.so, and for librccl-net-X.so."""
+    """Stems that it puts before a suffix, sorted: RCCL 2.27.7 tries libnccl-net.so, and librccl-net-X.so."""
     net_api: tuple[int, ...] = ()
     """Versions of the net API that it looks for, highest first."""
     rocm: str | None = None
-    """The ROCm that it was built with: `7.2.4`; of older ones the version of HIP, which is ROCm's: `6.2`."""
+    """Version of the ROCm that it was built with: `7.2.4`; in older ones that of HIP, which is ROCm's: `6.2`."""
 
     @property
     def generation(self) -> Generation | None:
@@ -93,19 +93,19 @@ class Rccl:
 
     @property
     def accepts(self) -> tuple[int, ...]:
-        """Versions of the net API that it takes, in its order; of the table where the bytes do not say."""
+        """Versions of the net API that it accepts, in its order; from the table where the bytes do not show them."""
         return self.net_api or (self.generation.accepts if self.generation else ())
 
     def names(self, variable: str | None) -> tuple[str, ...]:
-        """Return what it gives to dlopen, in its order; `variable` is NCCL_NET_PLUGIN.
+        """Return the names that it passes to dlopen, in its order; `variable` is NCCL_NET_PLUGIN.
 
-        Empty where neither the bytes nor the table say, and where the variable keeps it from any (`opens_none`).
+        Empty where neither the bytes nor the table show any, and where the variable disables plugins (`opens_none`).
         """
         if variable is not None and self.generation is None:
             return ()
         if variable is not None and self.generation is not None and (variable or self.generation.naming.is_list):
             return names_by_variable(variable, self.plugin_stems or _STEMS, self.generation.naming)
-        # all names stand in the bytes; in which order they are tried, only the table says
+        # all names are in the bytes; only the table has the order in which they are tried
         known = self.generation.files if self.generation else ()
         return tuple(sorted(self.plugin_files, key=lambda f: known.index(f) if f in known else len(known))) or known
 
@@ -126,7 +126,7 @@ def rccl_table() -> RcclTable:
 
 
 def generation_of(version: str) -> Generation | None:
-    """Return the generation of an RCCL version ("2.13.4"), or None for one that the table does not reach."""
+    """Return the generation of an RCCL version ("2.13.4"), or None for one that the table does not cover."""
     try:
         wanted = Version(version)
     except InvalidVersion:
@@ -135,12 +135,12 @@ def generation_of(version: str) -> Generation | None:
 
 
 def version_of_code(code: int) -> str:
-    """Return the dotted form of what ncclGetVersion gives: 21304 is 2.13.4 (10000 a major from 2.9 on, nccl.h)."""
+    """Return the dotted form of a number from ncclGetVersion: 21304 is 2.13.4 (10000 per major from 2.9 on, nccl.h)."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def read_rccl(reader: RandomAccess) -> Rccl:
-    """Scan the library's bytes for the strings that matter; stops soon after all kinds have been seen."""
+    """Return what a library's bytes show; the scan stops soon after a version and a net API symbol were found."""
     found: dict[re.Pattern[bytes], set[str]] = {each: set() for each in (_PLUGIN_FILE, _STEM, _SYMBOL)}
     versions: list[str] = []
     rocm: list[str] = []
@@ -151,11 +151,11 @@ def read_rccl(reader: RandomAccess) -> Rccl:
         versions += [match[1].decode() for match in _VERSION.finditer(data)]
         rocm += [(match[1] or match[2]).decode() for match in _ROCM.finditer(data)]
         for pattern, texts in found.items():
-            # whole C strings alone, not the end of a longer one
+            # only whole C strings, not the end of a longer one
             starts = (match for match in pattern.finditer(data) if data[match.start() - 1 : match.start()] == b"\0")
             texts.update(match[1].decode() for match in starts)
         if enough:
-            break  # one more chunk was read: the strings lie side by side
+            break  # one more chunk was read: the strings are next to each other
         enough = bool(versions and found[_SYMBOL])
         tail = data[-_OVERLAP_BYTES:]
     return Rccl(
@@ -168,14 +168,14 @@ def read_rccl(reader: RandomAccess) -> Rccl:
 
 
 def read_conf(root: RootFileSystem) -> dict[str, str]:
-    """Return what RCCL's own file sets, where nothing else does.
+    """Return the variables that RCCL's own file sets where nothing else does.
 
-    Raises OSError where the file is not there, and BadInputError where it cannot be read.
+    Raises OSError where the file cannot be opened, and BadInputError where it cannot be read.
     """
     of_conf: dict[str, str] = {}
     for line in root.read_bytes(CONF, _CONF_LIMIT_BYTES).split(b"\n"):
         name, equals, value = line.partition(b"\0")[0].partition(b"=")
-        if equals:  # blanks count, and the first line that sets a variable
+        if equals:  # spaces count, and the first line that sets a variable
             words = (part[:_CONF_FIELD_BYTES].decode("utf-8", "replace") for part in (name, value))
             of_conf.setdefault(*words)
     return of_conf
