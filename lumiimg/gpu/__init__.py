@@ -1,8 +1,8 @@
-"""GPU code in files: its targets, and the GPUs that take it. Heads are read, never the code.
+"""GPU code in files: its targets, and the GPUs that accept it. Headers are read, never the code.
 
 `gpu_code_in` reads a file (a program or library of the host, a bundle, a code object, a kernel file of a library), and
-`fit` says whether a GPU, which `node_gpu` makes of its name, takes what it found. The rest is about names: what people
-call a file with GPU code, and what follows for a job where its GPU takes none of it.
+`fit` says whether a GPU, which `node_gpu` returns for its name, accepts what was found. The rest is about names: the
+common name of a file with GPU code, and what it means for a job if its GPU accepts none of that.
 """
 
 from lumiimg.gpu.components import (

@@ -1,10 +1,10 @@
-"""GPU code in a program, a library, a bundle or a code object: what it is for. Heads are read, never the code.
+"""Targets of the GPU code in a program, a library, a bundle or a code object. Headers are read, never the code.
 
-A code object is an ELF file for one GPU, which says in its header for which (LLVM `AMDGPUUsage.rst`, "ELF Header").
-Clang puts objects for several GPUs into a bundle, and bundles into section `.hip_fatbin` of a file of the host, one
-after another, each at a page (clang `docs/ClangOffloadBundler.rst`, LLVM `lib/Object/OffloadBundle.cpp`):
+A code object is an ELF file for one GPU, which its header names (LLVM `AMDGPUUsage.rst`, "ELF Header"). Clang puts
+objects for several GPUs into a bundle, and bundles into section `.hip_fatbin` of a host file, one after another, each
+at the start of a page (clang `docs/ClangOffloadBundler.rst`, LLVM `lib/Object/OffloadBundle.cpp`):
 
-    plain         "__CLANG_OFFLOAD_BUNDLE__", entries u64, then of each: offset u64, size u64, length u64, id
+    plain         "__CLANG_OFFLOAD_BUNDLE__", entries u64, then for each: offset u64, size u64, length u64, id
     compressed    "CCOB", version u16, method u16 (0 zlib, 1 zstd),
                   version 1: unpacked size u32, hash u64
                   version 2: whole size u32, unpacked size u32, hash u64
@@ -51,34 +51,34 @@ _ID = re.compile(
 _MAX_ENTRIES, _MAX_ID_BYTES, _MAX_BUNDLES = 512, 256, 16384
 _HEAD_BYTES, _MAX_HEAD_BYTES = 8192, 256 << 10
 _PACKED_BYTES = 64 << 10
-"""Of a compressed bundle, enough for its head: the code behind it packs worse than the table of zeros and names."""
+"""Bytes of a compressed bundle that suffice for its header: code compresses worse than a table of zeros and names."""
 _PAGE_BYTES, _CHUNK_BYTES = 4096, 1 << 20
 _MAX_SEARCHED_BYTES = 64 << 20
-"""In one section, where no size says where the next bundle is."""
+"""Limit for one section, where no size shows where the next bundle is."""
 
 
 class _Head(NamedTuple):
-    """What the head of a bundle says."""
+    """Contents of the header of a bundle."""
 
     targets: tuple[GpuTarget, ...]
-    """Sorted."""
+    """Targets, sorted."""
     size: int
-    """From its first byte to the end of its last entry; of its mark alone where nothing says it."""
+    """Bytes up to the end of its last entry; only those of its magic where the size is not given."""
 
 
 class _Entry(NamedTuple):
     end: int
     target: GpuTarget | None
-    """None for code of the host or of another's GPU, and where there is none."""
+    """Target; None for host code, for code of another vendor's GPU, and for an empty entry."""
 
 
 def read_file(source: RandomAccess) -> tuple[tuple[GpuTarget, ...], ...]:
-    """Return what each bundle of a file is for; none where a file has no GPU code.
+    """Return the targets of each bundle in a file; empty where it has no GPU code.
 
     Code that one bundle needs may be in any other.
 
-    Raises GpuCodeError where it has some that cannot be read. Files that are not ELF files of the host, and ELF files
-    that are damaged elsewhere, have none.
+    Raises GpuCodeError where a file has GPU code that cannot be read. Files of any other kind, and ELF files of the
+    host that are damaged elsewhere, have none.
     """
     head = source.read_at(0, _ELF_HEADER_BYTES)
     if head.startswith((_PLAIN, _COMPRESSED)):
@@ -99,7 +99,7 @@ def read_file(source: RandomAccess) -> tuple[tuple[GpuTarget, ...], ...]:
 
 
 def _fatbins(source: RandomAccess, head: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (type, offset, size) of the sections with bundles; none where the table of sections lies, or is none."""
+    """Yield (type, offset, size) of the sections with bundles; none where the section table is wrong or absent."""
     offset = int.from_bytes(head[40:48], "little")
     entry_bytes, count, names_at = struct.unpack_from("<HHH", head, 58)
     if entry_bytes != _SECTION.size or names_at >= count or offset + count * entry_bytes > source.size:
@@ -117,7 +117,7 @@ def _fatbins(source: RandomAccess, head: bytes) -> Iterator[tuple[int, int, int]
 
 
 def _bundles(source: RandomAccess, start: int, size: int) -> list[tuple[GpuTarget, ...]]:
-    """Return the bundles of a range of a file, one after another; of those with code for the host alone none.
+    """Return the targets of each bundle in a range of a file, in order; bundles with only host code are left out.
 
     Raises GpuCodeError for a range with a bundle that cannot be read, or without code for any GPU.
     """
@@ -139,7 +139,7 @@ def _bundles(source: RandomAccess, start: int, size: int) -> list[tuple[GpuTarge
 
 
 def _next(source: RandomAccess, start: int, end: int, limit_bytes: int) -> int | None:
-    """Return where the next bundle begins. Between two there is less than two pages as a rule, so little is read."""
+    """Return where the next bundle begins. Gaps are usually shorter than two pages, so little is read."""
     at, step = start, 2 * _PAGE_BYTES
     while at < end:
         if at - start >= limit_bytes:
@@ -185,7 +185,7 @@ def _read_compressed(source: RandomAccess, at: int, end: int, data: bytes) -> _H
 
 
 def _entries(data: bytes) -> list[_Entry] | None:
-    """Return the entries of a plain bundle; None where its table goes on behind the data."""
+    """Return the entries of a plain bundle; None where its table extends past the data."""
     if len(data) < _FIRST_ENTRY:
         return None
     count = int.from_bytes(data[len(_PLAIN) : _FIRST_ENTRY], "little")
@@ -208,7 +208,7 @@ def _entries(data: bytes) -> list[_Entry] | None:
 
 
 def _targets(entries: list[_Entry], size: int) -> tuple[GpuTarget, ...]:
-    """Return what the entries are for. Raises GpuCodeError where one ends outside of `size` bytes."""
+    """Return the targets of the entries. Raises GpuCodeError where one ends beyond `size` bytes."""
     last = max((entry.end for entry in entries), default=0)
     if last > size:
         raise GpuCodeError(f"a bundle with an entry that ends at {last}, where {size} bytes are")
@@ -216,7 +216,7 @@ def _targets(entries: list[_Entry], size: int) -> tuple[GpuTarget, ...]:
 
 
 def _unpacked(packed: bytes, method: str) -> bytes:
-    """Return the beginning of what was packed. Raises GpuCodeError for damaged data."""
+    """Return the beginning of the unpacked data. Raises GpuCodeError for damaged data."""
     decompressor = zlib.decompressobj() if method == "zlib" else zstd().ZstdDecompressor()
     errors = (zlib.error,) if method == "zlib" else (zstd().ZstdError, EOFError)
     try:

@@ -1,7 +1,7 @@
-"""What people call a file with GPU code, what it is to a job, and the kernel files that libraries look for by name.
+"""Common names of files with GPU code, their role in a job, and the kernel files that libraries look for by name.
 
-rocBLAS, hipBLASLt, AOTriton and aiter choose a file, or a folder, by the GPU's name in it; so the name says what there
-is code for. The first file of each target is opened: a name alone is not evidence.
+rocBLAS, hipBLASLt, AOTriton and aiter choose a file, or a folder, by the GPU's name in it; so the name shows what its
+code is for. The first file of each target is opened: a name alone is not evidence.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 
 _DATABASE = ".kdb"
 _CONTAINERS = {_DATABASE: b"SQLite format 3\0", ".aks2": b"AKS2", ".zip": b"PK\3\4"}
-"""How files begin that hold many kernels, of the GPU that their name says."""
+"""First bytes of files that contain many kernels, for the GPU in their name."""
 _ENDINGS = (".co", ".hsaco", *_CONTAINERS)
 _COPIED = r"(?:-[0-9a-f]{8})?\.so"
 
 
 class KernelFile(NamedTuple):
-    """A file with kernels alone."""
+    """A file that contains only kernels."""
 
     component: str
-    """What looks for it; empty where that is not known."""
+    """Component that looks for it; empty where that is not known."""
     root: str
-    """The folder of all of the component's kernel files."""
+    """Folder of all kernel files of the component."""
     target: GpuTarget | None
-    """What its name says that it is for."""
+    """Target in its name."""
 
 
 class ComponentRole(NamedTuple):
-    """What a component is to a job."""
+    """Role of a component in a job."""
 
     needed: bool = False
-    """Whether each job with that software calls its code."""
+    """Whether every job with that software calls its code."""
     without: str = 'what calls its kernels ends with "invalid device function"'
-    """What happens on a GPU that takes none of it."""
+    """What happens on a GPU that accepts none of it."""
     carries: bool = False
-    """Whether it has GPU code wherever it works."""
+    """Whether it has GPU code in every working copy."""
     harmless: bool = False
-    """Whether nothing ends without its code: it is slower."""
+    """Whether nothing fails without its code, but is slower."""
 
 
 def component_of(path: str) -> str:
-    """Return the common name of a library; else its file name, or its path where another library has that name."""
+    """Return the common name of a library; else its file name, or its path where that is another's common name."""
     known = _patterns("libraries")
     name = path.rpartition("/")[2]
     found = (known_name for known_name, pattern in known.items() if pattern.fullmatch(path))
@@ -58,18 +58,18 @@ def component_of(path: str) -> str:
 
 
 def is_library(path: str) -> bool:
-    """Return whether a path is that of a library that people have a name for."""
+    """Return whether a path is that of a library with a common name."""
     return any(pattern.fullmatch(path) for pattern in _patterns("libraries").values())
 
 
 def role_of(component: str) -> ComponentRole:
-    """Return the role of a component; of one that is not in the table, what holds for any."""
-    # in a table of their own: a file of an image may be called as a key of ours is, such as `date`
+    """Return the role of a component, which is the default for one that is not in the table."""
+    # in a separate table: a file of an image may have the name of one of our keys, such as `date`
     return ComponentRole(**_data("roles")["roles"].get(component, {}))
 
 
 def kernel_file(path: str) -> KernelFile | None:
-    """Return what a path says of a kernel file; None for the path of anything else."""
+    """Return the kernel file that a path names; None for any other path."""
     if not path.endswith(_ENDINGS):
         return None
     for name, pattern in _patterns("kernels").items():
@@ -79,10 +79,10 @@ def kernel_file(path: str) -> KernelFile | None:
 
 
 def gpu_code_in(source: RandomAccess, path: str) -> tuple[tuple[GpuTarget, ...], ...]:
-    """Return what each piece of GPU code in a file is for; of a kernel file, also by its name. Heads are read.
+    """Return the targets of each piece of GPU code in a file; for a kernel file, also by its name. Headers are read.
 
     Code that one piece needs may be in any other. Raises GpuCodeError where a file has code that cannot be read, or
-    none where its name says so.
+    none although its name says so.
     """
     named = kernel_file(path)
     if named is None:
@@ -102,7 +102,7 @@ def gpu_code_in(source: RandomAccess, path: str) -> tuple[tuple[GpuTarget, ...],
 
 def _target_of(inside: str) -> GpuTarget | None:
     """Return the target in a file's name, else in the name of the nearest folder that has one."""
-    if inside.endswith(_DATABASE):  # gfx90a68: MIOpen writes the number of compute units behind the processor
+    if inside.endswith(_DATABASE):  # gfx90a68: MIOpen writes the number of compute units after the processor
         name = inside.rpartition("/")[2]
         return next((GpuTarget(one) for one in table()["processors"] if name.startswith(one)), None)
     return next((target for part in reversed(inside.split("/")) if (target := target_in_name(part))), None)
@@ -115,5 +115,5 @@ def _data(name: str) -> dict[str, Any]:
 
 @cache
 def _patterns(kind: str) -> Mapping[str, re.Pattern[str]]:
-    # auditwheel puts a digest into the names of libraries that it copies into a wheel
+    # auditwheel adds a digest to the names of libraries that it copies into a wheel
     return {name: re.compile(text.replace(r"\.so", _COPIED)) for name, text in _data("components")[kind].items()}

@@ -1,11 +1,11 @@
-"""What GPU code is for, and which GPU takes it.
+"""Targets of GPU code, and which GPUs accept them.
 
-A target is a processor and modes of it (LLVM `AMDGPUUsage.rst`, "Target ID"): `gfx90a` runs in each mode of the GPU,
-`gfx90a:xnack-` only where retry of page faults is off. A code object says the same in its e_flags ("ELF Header").
+A target is a processor with modes (LLVM `AMDGPUUsage.rst`, "Target ID"): `gfx90a` runs in each mode of the GPU,
+`gfx90a:xnack-` only where retry of page faults is off. A code object has the same in its e_flags ("ELF Header").
 
 The rule is that of the runtime (ROCm clr, hipamd/src/hip_code_object.cpp, isCodeObjectCompatibleWithDevice) and of LLVM
 ("Target Features", "Generic Processors"): the processor is the GPU's, or a generic one that lists it; a mode that the
-code names is the GPU's mode. What an instruction set shares with another's decides nothing.
+code names is the GPU's mode. Similarity of instruction sets does not count.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lumiimg.core.errors import BadInputError
 from lumiimg.core.toml import package_toml
 
 XNACK = "HSA_XNACK"
-"""The variable that has page faults retried: the GPU then takes other code."""
+"""Variable that makes the GPU retry page faults: it then accepts other code."""
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
-"""The variable that has the runtime take a GPU for another: `9.0.10` is gfx90a (ROCr, amd_gpu_agent.cpp)."""
+"""Variable that makes the runtime treat a GPU as another one: `9.0.10` is gfx90a (ROCr, amd_gpu_agent.cpp)."""
 _OVERRIDE = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{1,2})")
 _SPIRV = "amdgcnspirv"
 """Code that the runtime compiles for the GPU at hand."""
@@ -31,7 +31,7 @@ _PROCESSOR = rf"gfx[0-9][0-9a-fx]{{2,3}}|gfx[0-9]{{1,2}}(?:-[0-9])?-generic|{_SP
 _TARGET = re.compile(rf"(?P<processor>{_PROCESSOR})(?::sramecc(?P<sramecc>[+-]))?(?::xnack(?P<xnack>[+-]))?")
 _NAMED = re.compile(rf"(?<![0-9a-z])(?:{_PROCESSOR})(?![0-9a-z])(?:[:_-](?:sramecc|xnack)[+-])*")
 _V4 = 2
-"""EI_ABIVERSION of code objects V4; older ones say less in their flags, and no ROCm since 5.0 makes them."""
+"""EI_ABIVERSION of code objects V4; older ones have less in their flags, and no ROCm since 5.0 creates them."""
 
 
 class GpuCodeError(BadInputError):
@@ -40,10 +40,10 @@ class GpuCodeError(BadInputError):
 
 @dataclass(frozen=True, slots=True)
 class GpuTarget:
-    """A processor and two modes of it; None for a mode that code does not depend on, or that is not known of a GPU."""
+    """A processor and two of its modes; None for a mode that code does not depend on, or that is not known of a GPU."""
 
     processor: str
-    """`gfx90a`, `gfx9-4-generic`; `gfx11xx` for a family, in names of files alone."""
+    """`gfx90a`, `gfx9-4-generic`; `gfx11xx` for a family, only in file names."""
     sramecc: bool | None = None
     """Whether the memory has error correction."""
     xnack: bool | None = None
@@ -60,26 +60,26 @@ class GpuTarget:
 
 
 Bundle = Collection[GpuTarget]
-"""What one piece of code is for: objects that stand for one another, of which the runtime takes the one for its GPU."""
+"""Targets of one piece of code: alternative objects, of which the runtime loads the one for its GPU."""
 
 
 class GpuFit(StrEnum):
-    """Whether a GPU takes code."""
+    """Whether a GPU accepts code."""
 
     RUNS = "runs"
-    """It takes it."""
+    """It accepts the code."""
     XNACK = "xnack"
-    """It takes it in a process that sets HSA_XNACK=1."""
+    """It accepts the code in a process that sets HSA_XNACK=1."""
     PART = "part"
-    """It takes some of it: the rest fails when it is called."""
+    """It accepts some of the code: the rest fails when it is called."""
     NO = "no"
-    """It takes none of it: "no kernel image is available", "invalid device function"."""
+    """It accepts none of the code: "no kernel image is available", "invalid device function"."""
     UNKNOWN = "unknown"
-    """It cannot be known from the files."""
+    """This cannot be known from the files."""
 
     @property
     def in_words(self) -> str:
-        """What a table says of whether code runs."""
+        """Whether code runs, as a table shows it."""
         return {"runs": "yes", "xnack": "with HSA_XNACK=1", "part": "in part", "unknown": "not known"}.get(self, "no")
 
 
@@ -105,7 +105,7 @@ def target_in_name(name: str) -> GpuTarget | None:
 
 
 def target_of_flags(flags: int, abi_version: int) -> GpuTarget:
-    """Return what the e_flags of a code object say. Raises GpuCodeError for a processor that is not known."""
+    """Return the target in the e_flags of a code object. Raises GpuCodeError for an unknown processor or version."""
     processor = next((name for name, mach in table()["processors"].items() if mach == flags & 0xFF), None)
     if processor is None:
         raise GpuCodeError(f"a code object for a GPU that is not known here: processor {flags & 0xFF:#x}")
@@ -116,16 +116,16 @@ def target_of_flags(flags: int, abi_version: int) -> GpuTarget:
 
 
 def node_gpu(processor: str, xnack: str | None = None) -> GpuTarget:
-    """Return a GPU as a process finds it, where HSA_XNACK is set to `xnack`, or not at all; unknown modes are None.
+    """Return a GPU as a process finds it with HSA_XNACK set to `xnack`, or not set; unknown modes are None.
 
-    Raises GpuCodeError for what is not the name of a processor.
+    Raises GpuCodeError for anything but the name of a processor.
     """
     gpu = parse_target(table()["node"].get(processor, processor))
     return replace(gpu, xnack=True) if xnack == "1" and gpu.xnack is not None else gpu
 
 
 def taken_for(processor: str, override: str | None) -> str | None:
-    """Return the processor that HSA_OVERRIDE_GFX_VERSION names; None for the same, or one that shares its code."""
+    """Return the processor that HSA_OVERRIDE_GFX_VERSION names; None for the same one, or one that shares its code."""
     found = _OVERRIDE.fullmatch(override or "")
     if found is None:
         return None
@@ -135,7 +135,7 @@ def taken_for(processor: str, override: str | None) -> str | None:
 
 
 def fit(bundles: Collection[Bundle], gpu: GpuTarget) -> GpuFit:
-    """Return whether a GPU takes each of the bundles of a file; UNKNOWN without any."""
+    """Return whether a GPU accepts all bundles of a file; UNKNOWN without any."""
     found = {_fit_of_bundle(bundle, gpu) for bundle in bundles}
     if len(found) == 1:
         return found.pop()
@@ -151,7 +151,7 @@ def _fit_of_bundle(bundle: Bundle, gpu: GpuTarget) -> GpuFit:
 
 def _fit_of_one(code: GpuTarget, gpu: GpuTarget) -> GpuFit:
     if code.processor == _SPIRV:
-        return GpuFit.UNKNOWN  # of what this ROCm can compile
+        return GpuFit.UNKNOWN  # depends on what this ROCm can compile
     if code.processor != gpu.processor and not _takes_family(code.processor, gpu.processor):
         return GpuFit.NO
     if code.sramecc is not None and code.sramecc != gpu.sramecc:
@@ -167,5 +167,5 @@ def _takes_family(family: str, processor: str) -> bool:
     members = table()["generic"].get(family)
     if members is not None:
         return processor in members
-    # kernel libraries name one folder for several: gfx11xx
+    # kernel libraries have one folder for several processors: gfx11xx
     return "x" in family[3:] and re.fullmatch("gfx" + family[3:].replace("x", "[0-9a-f]"), processor) is not None
