@@ -1,1 +1,1 @@
-"""What every room builds on: errors, findings, redaction, TOML and JSON as types, files; it knows no domain."""
+"""Foundation of every room: errors, findings, redaction, typed TOML and JSON, files; independent of any domain."""

@@ -1,4 +1,4 @@
-"""Bytes of known size that are read in ranges, wherever they lie: on this machine, in an image, in memory."""
+"""Bytes of known size that are read in ranges, wherever they are: on this machine, in an image, in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _AHEAD_BYTES = 64 << 10
-"""That a stream reads at once: the heads of small files lie together."""
+"""Bytes that a stream reads at once: the headers of small files are next to each other."""
 
 
 class RandomAccess(Protocol):
@@ -23,7 +23,7 @@ class RandomAccess(Protocol):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`; fewer only at the end."""
@@ -34,17 +34,17 @@ class OpenFile(RandomAccess, Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """Equal for two names of one file, as (st_dev, st_ino) is."""
+        """Key that is equal for two names of one file, like (st_dev, st_ino)."""
 
     def close(self) -> None:
-        """Give back what the open file holds."""
+        """Release the resources of the open file."""
 
 
 class FileSource(Protocol):
-    """What opens files by their paths, as a root file system does."""
+    """Something that opens files by their paths, such as a root file system."""
 
     def open(self, path: str) -> OpenFile:
-        """Open a regular file. Raises OSError, or BadInputError where bytes of an image make no sense."""
+        """Open a regular file. Raises OSError, or BadInputError where bytes of an image are invalid."""
 
 
 class BytesInMemory:
@@ -70,19 +70,19 @@ def read_exactly(source: RandomAccess, offset: int, size: int) -> bytes:
 
 
 def read_or_empty(files: FileSource, path: str, limit_bytes: int) -> bytes:
-    """Return a file's bytes; none of what cannot be read, or is larger."""
+    """Return a file's bytes; empty if it cannot be read, or is larger than the limit."""
     with suppress(OSError, BadInputError), closing(files.open(path)) as file:
         return file.read_at(0, file.size) if file.size <= limit_bytes else b""
     return b""
 
 
 def zstd() -> ModuleType:
-    """Return the module that unpacks Zstandard: its import costs milliseconds, and few files need it."""
+    """Return the module for Zstandard, imported on demand: that takes milliseconds, and few files need it."""
     return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 
 def stream_of(source: RandomAccess) -> io.BufferedReader:
-    """Return bytes as what parsers and decoders read from the front to the back; it need not be closed.
+    """Return a stream of the bytes for parsers and decoders, which read sequentially; it need not be closed.
 
     Reading raises EOFError where the source has become shorter.
     """

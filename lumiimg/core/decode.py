@@ -1,10 +1,10 @@
-"""TOML and JSON of ours as values of types, with all faults of a file at once; and values as what JSON can hold.
+"""Decode TOML and JSON of ours to typed values, reporting all faults of a file at once; and encode values for JSON.
 
-A type is a `msgspec.Struct`, a dataclass, or what is made of them. Its fields say what is allowed; what they say
-together, it says in its `__post_init__` with `refuse`. A class of ours that a file holds as one text has a classmethod
-`decoded(value)`, which raises ValueError; another that msgspec does not know is made of the text.
+A type is a `msgspec.Struct`, a dataclass, or composed of these. Its fields define what is allowed; its `__post_init__`
+checks rules across fields, with `refuse`. A class of ours that a file stores as one string has a classmethod
+`decoded(value)`, which raises ValueError; any other class that msgspec does not know is created from the string.
 
-msgspec stops at the first fault, so in a file with one each value is converted by its own type. The error has one line:
+msgspec stops at the first fault, so in a faulty file each value is converted by its own type. The error has one line:
 `site.toml: key 'name' is 'A'; a name of small letters is needed; key 'node' is not known; did you mean 'nodes'? …`.
 """
 
@@ -35,28 +35,28 @@ from lumiimg.core.toml import TomlError, parse_toml
 
 T = TypeVar("T")
 FILE_LIMIT_BYTES = 256 * 1024
-"""Of what people write by hand."""
+"""Size limit of files that people write by hand."""
 _MOST_VALUES = 1 << 18
-"""Of a text of JSON: of a byte of it Python can make a hundred."""
+"""Limit on the values in a JSON text: Python may need a hundred bytes for one of the text."""
 _MAX_INTEGER = (1 << 64) - 1
-"""The largest that a field of an ELF file can hold."""
+"""Largest number that a field of an ELF file can hold."""
 _MAX_TEXT = 1 << 17
-"""Characters; what LD_LIBRARY_PATH can hold."""
+"""Maximum characters of a string: what LD_LIBRARY_PATH can hold."""
 _MOST_FAULTS, _MOST_SHOWN = 64, 8
-"""Of one file: that are looked for, and that are printed."""
+"""Faults of one file that are searched for, and that are printed."""
 LONG_FAULT = 800
-"""Characters of a whole fault."""
+"""Maximum characters of a whole fault."""
 ANY_TEXT = "any text"
-"""In `Annotated`: a text of TOML that may have several lines."""
+"""In `Annotated`: a string of TOML that may have several lines."""
 
 
 def matching(pattern: str, what: str) -> Meta:
-    """Return the note on a text that a pattern matches as a whole; `what` is how a person calls such a text."""
+    """Return the annotation of a string that a pattern matches as a whole; `what` describes such a string."""
     return Meta(pattern=rf"\A(?:{pattern})\Z", description=what)
 
 
 Text = Annotated[str, Meta(pattern=r"\S")]
-"""A text that says something."""
+"""A string that is not blank."""
 AnyText = Annotated[str, ANY_TEXT]
 Positive = Annotated[int, Meta(gt=0, lt=10**9, description="a whole number above 0")]
 Natural = Annotated[int, Meta(ge=0, lt=10**6, description="a whole number from 0 on")]
@@ -65,11 +65,11 @@ Sha256 = Annotated[str, matching(r"[0-9a-f]{64}", "a digest of 64 hexadecimal di
 
 
 class DecodeError(BadInputError):
-    """A file, or a value of one, is not what it should be; says all that is wrong."""
+    """A file, or a value in it, is not what it should be; the message lists the faults."""
 
 
 class _RefusedError(ValueError):
-    """What `refuse` found, by key."""
+    """Faults that `refuse` found, by key."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         self.faults = faults
@@ -77,7 +77,7 @@ class _RefusedError(ValueError):
 
 
 def refuse(faults: Mapping[str, str | Literal[False] | None]) -> None:
-    """Raise ValueError, in a `__post_init__`, unless each fault is None or False; they are by the key that is wrong."""
+    """Raise ValueError, in a `__post_init__`, unless every fault, given by the key that is wrong, is None or False."""
     if found := {key: what for key, what in faults.items() if what}:
         raise _RefusedError(found)
 
@@ -86,12 +86,12 @@ def refuse(faults: Mapping[str, str | Literal[False] | None]) -> None:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """Return what a file of TOML holds. Raises DecodeError, whatever the file."""
+    """Return the value in a TOML file. Raises only DecodeError, whatever the file."""
     return decode_toml(read_text(path, FILE_LIMIT_BYTES), kind, where=str(path))
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """Return a whole file. Raises DecodeError if it cannot be read, is larger, or is not UTF-8."""
+    """Return the text of a whole file. Raises DecodeError if it cannot be read, is too large, or is not UTF-8."""
     try:
         return read_whole(path, limit_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -99,7 +99,7 @@ def read_text(path: Path, limit_bytes: int) -> str:
 
 
 def read_whole(path: Path, limit_bytes: int, *, hint: str | None = None) -> bytes:
-    """Return a whole regular file. Raises DecodeError if it cannot be read, or is larger."""
+    """Return the bytes of a whole regular file. Raises DecodeError if it cannot be read, or is too large."""
     try:
         data = read_beginning(path, limit_bytes + 1)
     except (OSError, ValueError) as error:
@@ -111,7 +111,7 @@ def read_whole(path: Path, limit_bytes: int, *, hint: str | None = None) -> byte
 
 
 def decode_toml(text: str, kind: type[T], *, where: str | None = None, hint: str | None = None) -> T:
-    """Return what TOML of others holds, each text of it printable unless it is AnyText. Raises DecodeError."""
+    """Return the value in TOML of others; its strings must be printable, except for AnyText. Raises DecodeError."""
     try:
         return decode(parse_toml(text), kind, where=where, hint=hint, toml=True)
     except TomlError as error:
@@ -119,12 +119,12 @@ def decode_toml(text: str, kind: type[T], *, where: str | None = None, hint: str
 
 
 def decode_json(data: bytes, kind: type[T], *, where: str | None = None, hint: str | None = None) -> T:
-    """Return what JSON of others holds. Raises DecodeError, whatever the bytes."""
+    """Return the value in JSON of others. Raises only DecodeError, whatever the bytes."""
     return decode(parse_json(data, where=where, hint=hint), kind, where=where, hint=hint)
 
 
 def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None) -> Any:  # noqa: ANN401 - JSON data
-    """Return what JSON holds, without asking what it is. Raises DecodeError, whatever the bytes."""
+    """Return the data in JSON, whatever its type. Raises only DecodeError, whatever the bytes."""
     if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise DecodeError(f"has more than {_MOST_VALUES} values", where=where, hint=hint)
     try:
@@ -138,12 +138,12 @@ def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None
 
 
 def decode(data: object, kind: type[T], *, where: str | None = None, hint: str | None = None, toml: bool = False) -> T:
-    """Return what parsed JSON holds; `toml`: TOML, whose texts are printable and whose days are days.
+    """Return the value in parsed JSON, or with `toml` in parsed TOML, whose strings are printable and dates are dates.
 
     Raises DecodeError.
     """
     if _is_plain(data, toml=toml):
-        with suppress(ValueError, OverflowError):  # what it is, and all others, are looked for
+        with suppress(ValueError, OverflowError):  # this fault and all others are searched for below
             return _converted(data, kind, toml=toml)
     if faults := [*islice(_Faults(toml).of(kind, data, ""), _MOST_FAULTS)]:
         more = f"; and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
@@ -161,12 +161,12 @@ def _named(key: str, what: str) -> str:
 
 
 def _converted(data: object, kind: type[T], *, toml: bool) -> T:
-    """Raise ValueError, which UnicodeEncodeError is too, or OverflowError."""
+    """Return data as a value. Raises ValueError, which UnicodeEncodeError is too, or OverflowError."""
     return msgspec.convert(data, kind, builtin_types=(dt.date, dt.datetime) if toml else (), dec_hook=_of_class)
 
 
 def _of_class(kind: Any, value: object) -> object:  # noqa: ANN401 - a class that msgspec does not know
-    """Return a value of a class of ours, or of one that is made of a text. Raises ValueError."""
+    """Return a value of a class of ours, or of one that is created from a string. Raises ValueError."""
     if kind is re.Pattern or get_origin(kind) is re.Pattern:
         return _compiled(value)
     decoded = getattr(kind, "decoded", None)
@@ -174,7 +174,7 @@ def _of_class(kind: Any, value: object) -> object:  # noqa: ANN401 - a class tha
 
 
 def text_of(value: object) -> str:
-    """Return a value that should be a text. Raises ValueError."""
+    """Return a value that should be a string. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"should be a string, is {_shown(value)}")  # noqa: TRY004 - of data
     return value
@@ -184,14 +184,14 @@ def _compiled(value: object) -> re.Pattern[str]:
     """Return a regular expression. Raises ValueError, whatever it is."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of `[[`, which later Pythons may read as a set
+            warnings.simplefilter("ignore", FutureWarning)  # for `[[`, which later Pythons may read as a set
             return re.compile(text_of(value))
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"is not a valid regular expression: {error}") from error
 
 
 def _is_plain(data: object, *, toml: bool) -> bool:
-    """Whether no text and no number is one that only some types allow, or none."""
+    """Whether all strings and numbers are within limits that hold for every type."""
     texts: list[str] = []
     left = [data]
     while left:
@@ -213,12 +213,12 @@ def _is_plain(data: object, *, toml: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Faults:
-    """Looks for all that is wrong with data; each fault is a key and a clause."""
+    """Finds everything that is wrong with data; each fault is a key and a clause."""
 
     toml: bool
 
     def of(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any type
-        """Yield the faults of the parts of `data`; where there are none, those of all of it together."""
+        """Yield the faults in the parts of `data`; where there are none, those of the whole."""
         if data is None and NoneType in get_args(kind):
             return
         found = None
@@ -273,7 +273,7 @@ class _Faults:
 
 
 def _sentence(kind: Any, data: object, error: str) -> str:  # noqa: ANN401
-    """Return msgspec's complaint with the value and what is allowed."""
+    """Return an error of msgspec as a clause with the value and what is allowed."""
     plain, _ = _plain_type(kind)
     if words := get_args(plain) if get_origin(plain) is Literal else plain if isinstance(plain, EnumType) else ():
         return f"is {_shown(data)}; allowed: {', '.join(map(str, words))}"
@@ -294,7 +294,7 @@ _TYPES = {
     "object": "a table",
     "date": "a date like 2026-11-21, without quotes",
 }
-"""What msgspec calls a type, as people do."""
+"""Descriptions of types, by msgspec's names."""
 _ARRAYS = (tuple, list, frozenset)
 
 
@@ -304,7 +304,7 @@ def _without_none(kind: Any) -> Any:  # noqa: ANN401
 
 
 def _plain_type(kind: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401
-    """Return a type without its notes and without None, and what it is made of: `tuple`, and `(str, ...)`."""
+    """Return a type without annotations and None, and its parameters: `tuple`, and `(str, ...)`."""
     kind = _without_none(kind)
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
@@ -327,10 +327,10 @@ class Field(NamedTuple):
 
     name: str
     key: str
-    """How a file calls it."""
+    """Name in a file."""
     default: Any
     is_required: bool
-    """Whether a file must have it."""
+    """Whether a file must contain it."""
 
 
 def has_fields(kind: object) -> bool:
@@ -352,9 +352,9 @@ def fields_of(kind: Any) -> tuple[Field, ...]:  # noqa: ANN401
 
 
 def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
-    """Return a value as JSON, or TOML, can hold it, and `decode` reads it back.
+    """Return a value as data for JSON or TOML, which `decode` reads back.
 
-    What has its default, where that is empty (None, 0, False, nothing in it), is not written.
+    A field with its default is left out if that is empty (None, 0, False, an empty container).
     """
     kind: Any = type(value)
     if has_fields(kind):
@@ -372,5 +372,5 @@ def encode(value: object) -> Any:  # noqa: ANN401 - JSON data
 
 
 def to_json(value: object) -> str:
-    """Return what `decode_json` reads."""
+    """Return a value as JSON text for `decode_json`."""
     return json.dumps(encode(value))

@@ -1,4 +1,4 @@
-"""What can go wrong, for a person: one class = one exit code = one message with a next step.
+"""Errors that users see: one class = one exit code = one message with a next step.
 
 Exit codes: 0 good · 1 the answer is no · 2 wrong usage or bad input · 3 cannot decide · 4 something that the command
 needs is missing here. 1 and 3 as *verdicts* of a check are return values; the classes below are for what stops a
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LONG = 200
-"""Characters of a name or a value in a message."""
+"""Maximum characters of a name or a value in a message."""
 _LONG_CLAUSE = 2000
-"""Of what is wrong, and of the path in front of it."""
+"""Maximum characters of what is wrong, and of the path before it."""
 
 
 class ExitCode(IntEnum):
-    """What the process says to its caller."""
+    """The exit code of the process."""
 
     GOOD = 0
     NO = 1
@@ -56,8 +56,8 @@ class LumiimgError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What and where, without what to do."""
-        # each alone: what a path ends with is not a name of what follows
+        """What is wrong and where, without the hint."""
+        # each is redacted on its own: the end of a path is not the name of a secret that follows
         what = shortened(one_safe_line(self.what), _LONG_CLAUSE)
         return f"{shortened(one_safe_line(self.where), _LONG_CLAUSE)}: {what}" if self.where else what
 
@@ -75,11 +75,11 @@ class FailedError(LumiimgError):
 
 
 class RefusedError(FailedError):
-    """What is asked for cannot be: a rule forbids it, or what was locked has changed."""
+    """The request cannot be met: a rule forbids it, or something that was locked has changed."""
 
 
 class UndecidedError(LumiimgError):
-    """The question stays open, for no fault of what it is about: a job that was not taken, or that ended too early."""
+    """The question stays open, through no fault of its subject: a job was not accepted, or ended too early."""
 
     exit_code = ExitCode.UNDECIDED
 
@@ -91,25 +91,25 @@ class MissingHereError(LumiimgError):
 
 
 def shortened(text: str, most: int = LONG) -> str:
-    """Return a text for a message, cut where nobody reads on."""
+    """Return a text for a message, cut after `most` characters."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def one_safe_line(text: str) -> str:
-    """Return `text` as it may go out, whoever made it: one line, and no secret in it.
+    """Return `text` as it may be printed, whatever its origin: on one line, and without secrets.
 
-    All that is printed passes here; JSON, which keeps its lines, passes `json_text` of report/json_output.py.
+    Everything printed passes through here; JSON, which has several lines, through `json_text` of report/json_output.py.
     """
     return one_line(redact(text, secrets_here()))
 
 
 def write_note(text: str) -> None:
-    """Print on standard error what does not stop a command."""
+    """Print a note on standard error, which does not stop a command."""
     say(f"lumiimg: {text}")
 
 
 def say(text: str) -> None:
-    """Print a line on standard error while a command works; where that is full the work goes on."""
+    """Print a line on standard error while a command works; if it cannot be written, the work continues."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{one_safe_line(text)}\n")
         sys.stderr.flush()

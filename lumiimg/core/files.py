@@ -1,4 +1,4 @@
-"""Reading a file that may be anything, and writing a result: whole, or not at all."""
+"""Read files that may be of any kind, and write results completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 EPOCH = 315_532_800
-"""1980-01-01, the first day that a zip file knows. Later times become this, so that files of two builds are equal."""
+"""1980-01-01, the earliest day in a zip file. It replaces later times, so that files of two builds are equal."""
 SET_TMPDIR = "set TMPDIR to a folder with space"
 _NAME_BYTES = 100
 _MAX_LINKS = 40
-"""As Linux follows (path_resolution(7)); one more is not a file either."""
+"""Limit of Linux (path_resolution(7)); with one more link, it does not find a file either."""
 
 
 def today() -> dt.date:
-    """Return the day, in UTC, for what is written down: no answer depends on it (tests/unit/test_calendar.py)."""
+    """Return the day, in UTC, for records: no answer depends on it (tests/unit/test_calendar.py)."""
     return dt.datetime.now(dt.UTC).date()
 
 
 def regular_file(path: Path | str, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
     """Open a regular file, and return its descriptor; `follow`: also one that a link leads to.
 
-    Raises OSError, also for what is something else: to open a pipe, or to read a device, can go on without end. Files
-    of /proc can do so too, and do not: where there is nothing to read yet, reading ends.
+    Raises OSError, also for any other kind of file: opening a pipe, or reading a device, may never end. A file of /proc
+    may block, too, but not here: where there is nothing to read yet, reading ends.
     """
     flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, 0o666)
@@ -70,9 +70,9 @@ def file_sha256(path: Path) -> str:
 
 
 def refuse_bad_name(path: Path) -> None:
-    """Raise OSError for a name that no file can have, or that may not be looked at.
+    """Raise OSError for a name that no file can have, or that may not be accessed.
 
-    The questions of pathlib (`exists`, `is_file`) raise it too, but answer no from Python 3.14 on.
+    `exists` and `is_file` of pathlib raise it, too, but return False from Python 3.14 on.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         path.stat()
@@ -82,19 +82,19 @@ _OF_DATA = frozenset({".json", ".yaml", ".yml", ".toml", ".lock", ".py", ".sh", 
 
 
 def is_named_as_data(name: str) -> bool:
-    """Whether a text with this name is data, or a program: named where a job's output or an image was meant."""
+    """Whether a file of this name is data or a program, and so named by mistake for a job's output or an image."""
     return Path(name).suffix in _OF_DATA
 
 
 def unused(name: str) -> str:
-    """Return a name for a new file: this one, or with the first number that makes one that is not there."""
+    """Return a name for a new file: this one, or this with the first number that makes it unused."""
     path = Path(name)
     numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
     return name if not os.path.lexists(path) else str(next(one for one in numbered if not os.path.lexists(one)))
 
 
 def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | None]) -> None:
-    """Refuse, before any work, to write a result where there is no folder for it, or over what is read.
+    """Refuse, before any work, to write a result into a folder that does not exist, or over an input.
 
     `places` are files to be written, by the option that names them; `reads` is what the command reads. Raises
     BadInputError.
@@ -122,9 +122,9 @@ def refuse_places(places: Mapping[str, Path | None], reads: Collection[Path | No
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, in the place of what a link of the user's own leads to.
+    """Write a file; where the path is a link of the user's own, replace the file that it leads to.
 
-    Raises BadInputError if the name is that of something other than a file, FailedError if it cannot be written.
+    Raises BadInputError if the path is something other than a file, FailedError if it cannot be written.
     """
     target = _led_to(path)
     if target.exists() and not target.is_file():
@@ -135,10 +135,10 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to that has the name once it is whole; a link of that name makes way, and leads nowhere.
+    """Yield a file to write, which gets its name once it is complete; a link of that name is replaced, not followed.
 
-    Whoever reads meanwhile sees the old file or the new one, never a part. It is written under a name that nobody could
-    put something under before, as others may write to the folder.
+    A concurrent reader sees the old file or the new one, never a part. It is written under a name that nobody can have
+    occupied before, as others may write to the folder.
 
     Raises FailedError if it cannot be written.
     """
@@ -155,7 +155,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 
 def temporary_folder() -> Path:
-    """Return TMPDIR, or what Python takes in its place. Raises MissingHereError where none of them can be written."""
+    """Return TMPDIR, or what Python uses instead. Raises MissingHereError where none of these can be written."""
     try:
         return Path(tempfile.gettempdir())
     except OSError as error:
@@ -165,11 +165,11 @@ def temporary_folder() -> Path:
 
 
 def make_folder(folder: Path, below: str = "") -> Path:
-    """Make a folder where there is none, and those of the path `below` in it; return the last.
+    """Create a folder if it does not exist, and those of the path `below` in it; return the last.
 
-    For `folder` a link of the user's own is followed, as in `write_text`; below it none is.
+    For `folder`, a link of the user's own is followed, as in `write_text`; below it, no link is.
 
-    Raises BadInputError for a link, OSError for what else cannot be made.
+    Raises BadInputError for a link, OSError for anything else that cannot be created.
     """
     made = _led_to(folder)
     made.mkdir(parents=True, exist_ok=True)
@@ -182,9 +182,9 @@ def make_folder(folder: Path, below: str = "") -> Path:
 
 
 def _led_to(path: Path) -> Path:
-    """Return what is written where a link has the name: what it leads to, as a link stays a link.
+    """Return the path to write: for a link, what it leads to, because a link stays a link.
 
-    Raises BadInputError for a link that another user has made, who would choose which file of ours is written over.
+    Raises BadInputError for a link of another user, who would choose which file of ours is overwritten.
     """
     for _ in range(_MAX_LINKS):
         if not path.is_symlink():

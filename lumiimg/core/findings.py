@@ -19,7 +19,7 @@ class Severity(StrEnum):
     OK = "ok"
     """Evidence for the fast path, at the finding's level and not beyond."""
     INFO = "info"
-    """True, and of no weight for the answer."""
+    """True, but without effect on the answer."""
     UNKNOWN = "unknown"
     """A question that could not be answered here; keeps the answer from being green."""
     PROBLEM = "problem"
@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 
 class Answer(StrEnum):
-    """What is decided; never that it will work."""
+    """The decision, which never says that it will work."""
 
     NO = "no"
     """With what was found, the fast network is not used."""
@@ -38,12 +38,12 @@ class Answer(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the process says to its caller."""
+        """The exit code of the process."""
         return {Answer.NO: ExitCode.NO, Answer.NO_OBSTACLE: ExitCode.GOOD, Answer.UNDECIDED: ExitCode.UNDECIDED}[self]
 
     @property
     def severity(self) -> Severity:
-        """How it is marked where it is shown."""
+        """Severity that it is shown with."""
         return {
             Answer.NO: Severity.PROBLEM,
             Answer.NO_OBSTACLE: Severity.OK,
@@ -52,10 +52,10 @@ class Answer(StrEnum):
 
 
 class Level(StrEnum):
-    """How a finding was got; a lower level never claims what only a higher one can see."""
+    """How a finding was obtained; a lower level never claims what only a higher one can show."""
 
     STATIC = "static"
-    """From the files of the image, nothing run."""
+    """From the files of the image; nothing is run."""
     PROBE = "probe"
     """A program run inside the container, without a GPU."""
     RUN = "run"
@@ -84,10 +84,10 @@ STAND_INS = {
     "program": "PROGRAM",
     "rest": "…",
 }
-"""What is shown for a name that a case does not have: capitals where it is the user's to fill in."""
+"""Placeholders for names that a case does not have; the user fills in those in capitals."""
 _NAME = re.compile(r"\{(\w+)\}")
 _OUTSIDE_QUOTES = re.compile(rf"""(?<!\w)(?:"(?:\\.|[^"\\])*"|\$'(?:\\.|[^'\\])*'|'[^']*')|{_NAME.pattern}""")
-"""A word in quotes, as `shlex.quote` and `shell_quote` write them, else a name; an apostrophe opens no quotes."""
+"""A word in quotes, as `shlex.quote` and `shell_quote` write it, else a name; an apostrophe does not open quotes."""
 
 
 def _joined(text: str, where: str | None) -> str | None:
@@ -95,7 +95,7 @@ def _joined(text: str, where: str | None) -> str | None:
 
 
 def with_values(text: str, names: Mapping[str, str]) -> str:
-    """Return a text with values in the places that have the name of one: `{image}`."""
+    """Return a text with each placeholder that names a value, such as `{image}`, replaced by it."""
     return _NAME.sub(lambda found: names.get(found[1], found[0]), text)
 
 
@@ -104,7 +104,7 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 class Remedy(str):
-    """What to do: the line that is shown, and in JSON; its parts are attributes.
+    """What to do, as the line that is shown and printed in JSON; its parts are attributes.
 
     A line is a sentence, a command to be pasted, or both: `On a login node, list what it used: sacct -j 1`.
     """
@@ -112,21 +112,21 @@ class Remedy(str):
     __slots__ = ("command", "text", "where")
 
     text: str
-    """What to do, or what the command does; empty where the command says it."""
+    """What to do, or what the command does; empty where the command shows it."""
     command: str | None
     """One line for bash, with the names of this case; None where nothing is to be typed."""
     where: str | None
-    """Where to type it, or what for: `on a node`; None: here, or the text says it."""
+    """Where to type it, or what for: `on a node`; None: here, or as the text says."""
 
     def __new__(cls, text: str = "", command: str | None = None, where: str | None = None) -> Self:
-        """Make a remedy of its parts; of the first alone, it is a sentence."""
+        """Create a remedy from its parts; with only the first, it is a sentence."""
         made = super().__new__(cls, ": ".join(filter(None, (_joined(text, where), command))))
         made.text, made.command, made.where = text, command, where
         return made
 
     @classmethod
     def decoded(cls, value: object) -> Self:
-        """Return a remedy out of a file: of its parts, or as it is shown. Raises ValueError."""
+        """Return a remedy from its form in a file: its parts, or the line that is shown. Raises ValueError."""
         parts = value if isinstance(value, dict) else {"text": value}
         if not parts.keys() <= {"text", "command", "where"} or not all(
             isinstance(p, str | None) for p in parts.values()
@@ -140,18 +140,18 @@ class Remedy(str):
 
     @property
     def reason(self) -> str | None:
-        """What the command does, and where it is typed; None where it says that."""
+        """What the command does, and where it is typed; None without a command, or where it shows that itself."""
         return _joined(self.text, self.where) if self.command else None
 
     def filled(self, names: Mapping[str, str]) -> Remedy:
-        """Return it with the names of this case, words of a shell, in the places that have one: `{image}`."""
+        """Return it with placeholders such as `{image}` replaced by the names of this case, which are shell words."""
         command = None if self.command is None else with_values(self.command, names)
         return Remedy(with_values(self.text, names), command, self.where)
 
     def concluded(self, names: Mapping[str, str]) -> Remedy:
-        """Return it as it is shown: what lacks a name of this case is a sentence, and no command is proposed.
+        """Return it as it is shown: if a name of this case is missing, as a sentence that does not propose a command.
 
-        A word in quotes may be of the image, and hold what looks like a place for a name: it stays as it is.
+        A word in quotes may come from the image and contain what looks like a placeholder: it is not changed.
         """
         used = {found[1] for found in _OUTSIDE_QUOTES.finditer(self)}
         if any(name in STAND_INS and name not in names for name in used):
@@ -167,11 +167,11 @@ class Finding:
     id: str
     """What was found; stable and dotted: `plugin.absent`. lumiimg/check/registry.toml says what each means."""
     severity: Severity
-    """How it bears on the answer: `ok` evidence for the fast network, `info` of no weight, `unknown` a question left
+    """How it bears on the answer: `ok` evidence for the fast network, `info` no effect, `unknown` a question left
     open, `problem` an obstacle."""
     level: Level
-    """How it was got: `static` from files, `probe` from programs in the container, `run` from a real collective or its
-    log."""
+    """How it was obtained: `static` from files, `probe` from programs in the container, `run` from a real collective or
+    its log."""
     summary: str
     """One sentence."""
     where: str | None = None
@@ -179,7 +179,7 @@ class Finding:
     evidence: tuple[str, ...] = ()
     """Lines as they were printed or read, verbatim."""
     chain: tuple[str, ...] = ()
-    """Why-chain, from what was asked to what failed: librccl.so.1, librccl-net.so, libfabric.so.1."""
+    """Chain of reasons, from what was requested to what failed: librccl.so.1, librccl-net.so, libfabric.so.1."""
     cause: str | None = None
     """Why it is so; null where the summary says it."""
     remedy: tuple[Remedy, ...] = ()
@@ -189,26 +189,26 @@ class Finding:
 
     @property
     def family(self) -> str:
-        """Where on the way to the network it was found: `plugin` of `plugin.absent`."""
+        """Stage of the way to the network where it was found: `plugin` of `plugin.absent`."""
         return self.id.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is read after an answer, and often alone."""
+    """What users read after an answer, and often all that they read."""
 
     why: str | None = None
-    """Why the answer is as it is, in one sentence; null where it says all."""
+    """Reason for the answer, in one sentence; null where the answer says everything."""
     next: str | None = None
-    """One command to go on with, with the names of this case; null where none helps."""
+    """One command to continue with, with the names of this case; null where none helps."""
     where: str | None = None
-    """Where to type it, or what for; null: here, and it shows."""
+    """Where to type it, or what for; null: here, and its purpose is obvious."""
     likely: str | None = None
-    """What most likely led to it, by experience: nothing here shows it."""
+    """Most likely cause, by experience: nothing here shows it."""
 
 
 NO_ADVICE = Advice()
-"""The answer says all, and nothing is left to do."""
+"""The answer says everything, and nothing is left to do."""
 
 
 def first_command(remedies: Iterable[Remedy]) -> str | None:

@@ -1,14 +1,14 @@
-"""What looks like a secret: no child process gets it, no file that others read, no message.
+"""Hide what looks like a secret from child processes, from files that others read, and from messages.
 
 Hidden are
-- the value of a variable, a key or an option whose name ends as those of secrets do (`HF_TOKEN`, `db-password`,
-  `API_KEY`, `AWS_…`), as shells, JSON, command lines, Dockerfiles and the queries of addresses write it;
-- a token of a known shape: what vendors begin theirs with, JSON web tokens, private keys, Docker's logins, `Bearer …`;
-- the login in an address; all three also in an address that stands in the query of another, in %-escapes;
-- the value of such a variable of this process, and its proxy's login, of 6 characters or more, wherever it stands.
+- the value of a variable, a key or an option whose name ends like those of secrets (`HF_TOKEN`, `db-password`,
+  `API_KEY`, `AWS_…`), as written in shells, JSON, command lines, Dockerfiles and the queries of URLs;
+- a token of a known form: with a vendor's prefix, JSON web tokens, private keys, Docker's logins, `Bearer …`;
+- the login in a URL; all three also in a URL that is the query of another one, in %-escapes;
+- the value of such a variable of this process, and its proxy's login, of 6 characters or more, wherever it occurs.
 
-Missed is what has another name and no known shape, stands behind a short option (`-p pw`), in XML or base64, or is
-printed in pieces. So nothing rests on this alone (docs/security.md says what else keeps secrets where they are).
+Not hidden is a secret with another name and no known form, after a short option (`-p pw`), in XML or base64, or printed
+in pieces. So nothing relies on this alone (docs/security.md describes what else protects secrets).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 HIDDEN = "[hidden]"
-"""What stands in the place of a secret."""
+"""Replacement of a secret."""
 _LEAST_CHARS, _SHORT_CHARS = 6, 12
-"""Of a secret of the environment that is hidden at all, and of one that is hidden within other words, too."""
+"""Minimum lengths of a secret in the environment: to be hidden at all, and to be hidden within other words, too."""
 _ENGINES = ("SINGULARITY_", "APPTAINER_")
-"""Their variables are for the engine: it logs in with them."""
+"""Prefixes of variables for the engine, which logs in with them."""
 
-# How the names of secrets end.
+# Endings of the names of secrets.
 _WORD = (
     r"(?i:token|passw(?:or)?d|passphrase|passcode|secret|credentials?|jwt|authorization|(?:ssh|db|pg)pass"
     r"|(?:[_.-]|(?-i:(?<=[a-z\d])(?=[A-Z])))(?:pass|pwd|psw|pw)"
     r"|(?:api|access|account|private|secret|session)[_.-]?key)[_.-]?\d{0,3}"
 )
-# The variables of launchers, PMI_SHARED_SECRET too, are a rank's way to its job; they hold for one step.
+# The variables of launchers, PMI_SHARED_SECRET too, connect a rank to its job; they are valid for one step.
 _NOT_OF_LAUNCHERS = r"(?:(?:SINGULARITY|APPTAINER)ENV_)?+(?!SLURM|SLINGSHOT_|PMI|PALS_|PBS_|MUNGE_)"
 _NAME = rf"{_NOT_OF_LAUNCHERS}[\w.-]*{_WORD}"
 _SHORT = r"(?i:pass|pwd|pw)"
@@ -45,8 +45,8 @@ _IN_QUERY = (
     r"|(?:(?:auth|authorization|access|device)[_-])?code|x-(?:amz|goog)-[\w-]+)"
 )
 
-# What tokens begin with, after what, and the rest. Sources: the vendors' documents on secret scanning; RFC 7519 (JWT),
-# RFC 7468 (PEM). A private key goes to its end, or to that of the text.
+# What precedes a token, its prefixes, and the rest. Sources: the vendors' documents on secret scanning; RFC 7519 (JWT),
+# RFC 7468 (PEM). A private key extends to its end, or to that of the text.
 _TOKENS = (
     ("", "hf_ api_org_ ghp_ gho_ ghu_ ghs_ ghr_ npm_", r"[A-Za-z0-9]{20,}"),
     ("", "github_pat_ GR1348941 pypi-AgE glpat- glptt- gldt- glrt- glrtr- glcbt- glft- glimt-", r"[\w.-]{20,}"),
@@ -61,8 +61,8 @@ _TOKENS = (
     ("", "-----BEGIN", r"[A-Z ]{1,40}PRIVATE KEY[\s\S]*?(?:-----END[A-Z ]{1,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"),
 )
 
-# A word of a shell, with all its quotes, in JSON up to a comma; not `<not set>`, nor what dpkg says, `passwd:amd64`,
-# nor what shells say of a name without a value.
+# A shell word with all its quotes, in JSON up to a comma; not `<not set>`, nor dpkg's `passwd:amd64`, nor the messages
+# of shells about a name without a value.
 _QUOTED = r"\"(?:\\.|[^\"\\\n]){0,2000}+\"|'(?:\\.|[^'\\\n]){0,2000}+'"
 _ESCAPED = r"\\'[^'\n]{0,2000}\\'|\\\"[^\"\n]{0,2000}\\\""
 _VALUE = (
@@ -71,17 +71,17 @@ _VALUE = (
     rf"(?:\[hidden\]|(?:{_QUOTED})(?=[,;:}}\])])|(?=\S)(?:{_QUOTED}|{_ESCAPED}|[^\s\"']++)*+\S*)"
 )
 _CLOSED = r"(?:\[[^\]\n]{0,40}\](?=\+?=))?[\"'\]\\]{0,3}[ \t]{0,3}"
-"""What is between a name and its sign: an index, the end of quotes."""
+"""Text between a name and its sign: an index, the end of quotes."""
 _SET = rf"{_CLOSED}[+:]?==?+[ \t]{{0,3}}"
 _NAMED = (
-    rf"(?<![\w.-])(?:(?=[\w.-]++{_CLOSED}[+:=])(?:"  # few words have a sign behind them
+    rf"(?<![\w.-])(?:(?=[\w.-]++{_CLOSED}[+:=])(?:"  # few words have a sign after them
     rf"-*+(?:{_NAME}|{_VARIABLE}){_SET}"  # NAME=x, NAME[0]+=x, env["name"] = x
     rf"|(?<!/)[\w.-]*{_WORD}{_CLOSED}::?[ \t]{{0,3}}"  # "name": x; not what follows a path, `https://host/token: …`
     rf"|-{{0,2}}{_SHORT}(?!:){_CLOSED}\+?[=:]{{1,2}}[ \t]{{0,3}}(?![/~\s]))"  # not `PASS: test_x`, nor `pwd=/home/me`
     rf"|--(?:[\w.-]*{_WORD}|{_SHORT})(?:[\"'],[ \t]?(?=[\"'])|[ \t]{{1,3}}(?![-=:])))"  # --name x, "--name", "x"
 )
-# The `git@` of a repository is everybody's, and what is before the @ of a digest is the name of an image. A password
-# may hold what ends a host (`/`, `@`), where it is not a port; pathlib makes one slash of two.
+# The `git@` of a repository is public, and the text before the @ of a digest is the name of an image. A password may
+# contain what ends a host (`/`, `@`), unless it is a port; pathlib turns two slashes into one.
 _LOGIN = (
     r"(?i)(://|(?:https?|ftp|docker|oras|library|shub|ssh|s3):/)(?!git@|\[[\da-f:.]+\])"
     r"((?:[^\s/?#:]{0,200}:(?!\d{1,5}(?:[/?#]|$))[^\s\"<>]{0,1000}|[^\s/?#@]{1,1000}))(?=@(?!sha256:))"
@@ -95,7 +95,7 @@ _RULES = tuple(
             for before, marks, rest in _TOKENS
         ),
         (":/", _LOGIN),
-        # RFC 7617, RFC 6750; with a digit, as "basic installation" is none
+        # RFC 7617, RFC 6750; with a digit, as "basic installation" is not a secret
         ("bearer basic", r"(\b(?i:bearer|basic)\s)(?=[^\s\d]{0,100}\d)[\w.~+/=-]{8,}"),
         ("=", _KEY_IN_QUERY),
         # lines of a Dockerfile, a C shell, a module
@@ -104,14 +104,14 @@ _RULES = tuple(
         ("auth", r"(\"auth\\?\"\s{0,9}:\s{0,9}\\?\")(?=[^\"]{0,200}[A-Z\d=])[\w+/=.-]{8,}"),
     )
 )
-"""Of each, words of which a text that it changes has one, small letters for both cases, and a pattern: what it matches
-behind group 1 is hidden."""
+"""Each rule has marks, of which every text that it changes contains one (small letters stand for both cases), and a
+pattern: what it matches after group 1 is hidden."""
 _compiled = cache(re.compile)
-"""Patterns, when they are wanted: every command imports this module, few meet a secret."""
+"""Compiles patterns on demand: every command imports this module, few meet a secret."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a variable of this name holds a secret, going by how people name them."""
+    """Return whether a variable of this name holds a secret, judged by common names."""
     return _compiled(_VARIABLE, re.IGNORECASE).fullmatch(name) is not None
 
 
@@ -121,20 +121,20 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_login(text: str) -> bool:
-    """Tell whether there is an address with a login in a text."""
+    """Return whether a text contains a URL with a login."""
     return _compiled(_LOGIN).search(text) is not None
 
 
 def has_key(address: str) -> bool:
-    """Tell whether the query of an address is a key to what it names, as signed addresses of stores have it."""
+    """Return whether the query of a URL grants access to what it names, as in signed URLs of stores."""
     return _compiled(_KEY_IN_QUERY).search(address) is not None
 
 
 def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets of an environment, those of proxies and of engines too, as texts to be hidden; not short ones,
-    which stand in other words, and no files that are here: SSH_ASKPASS names a program.
+    which occur in other words, and not paths of existing files: SSH_ASKPASS names a program.
     """
-    from pathlib import Path  # for --help too much
+    from pathlib import Path  # too slow for --help
     from urllib.parse import quote
 
     found = {
@@ -157,11 +157,11 @@ def secrets_here() -> tuple[str, ...]:
 
 
 def redact(text: str, known: Collection[str] = ()) -> str:
-    """Return a text with the secrets in it replaced: those that are known, and what looks like one."""
+    """Return a text with its secrets replaced: those that are known, and what looks like one."""
     for secret in known:
         if len(secret) >= _SHORT_CHARS:
             text = text.replace(secret, HIDDEN)
-        elif secret in text:  # within a word it is one of the language
+        elif secret in text:  # within other words it is an ordinary word
             text = _compiled(rf"(?<!\w){re.escape(secret)}(?!\w)").sub(HIDDEN, text)
     text = _without_shapes(text)
     if "%3" in text:
@@ -172,7 +172,7 @@ def redact(text: str, known: Collection[str] = ()) -> str:
 def _without_shapes(text: str) -> str:
     seen = text + text.casefold()
     for marks, pattern in _RULES:
-        if any(map(seen.__contains__, marks)):  # millions of lines have none, and to look for these costs little
+        if any(map(seen.__contains__, marks)):  # millions of lines have none, and checking for these is cheap
             text = _compiled(pattern).sub(rf"\1{HIDDEN}", text)
     return text
 

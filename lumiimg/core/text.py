@@ -1,4 +1,4 @@
-"""Words for messages and reports: numbers, names of nodes, words of a shell."""
+"""Text for messages and reports: numbers, names of nodes, words of a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import groupby
 
 _VERSION = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,5}")
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})((?:[.-]\D.*)?)")
-"""Prefix, number, domain of a node: `nid005000.hsn.example`."""
+"""Prefix, number and domain of a node's name: `nid005000.hsn.example`."""
 _ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
 
 
@@ -35,21 +35,21 @@ def shell_quote(text: str) -> str:
 
 
 def address_of(name: str) -> str | None:
-    """Return `docker://…` or `docker-daemon://…` where a name is an address of an image; None for that of a file.
+    """Return `docker://…` or `docker-daemon://…` if a name is the address of an image; None for that of a file.
 
-    A path has one slash where an address has two; engines and skopeo write `docker-daemon:NAME`.
+    A Path has one slash where an address has two; engines and skopeo write `docker-daemon:NAME`.
     """
     found = re.fullmatch(r"(?:(docker):/{1,2}|(docker-daemon):/{0,2})([^/].*)", name)
     return found and f"{found[1] or found[2]}://{found[3]}"
 
 
 def as_operand(name: str) -> str:
-    """Return the name of a file as a command takes it for no option."""
+    """Return the name of a file in a form that a command does not take for an option."""
     return f"./{name}" if name.startswith("-") else name
 
 
 def with_folder(image: str) -> str:
-    """Return the path of an image as --base and all others take it, where a name alone may be one of the catalogue."""
+    """Return the path of an image in a form for --base and other options, where a bare name may be in the catalogue."""
     return image if "/" in image else f"./{image}"
 
 
@@ -59,7 +59,7 @@ def shell_join(words: Iterable[str]) -> str:
 
 
 def ranges(numbers: Iterable[int], width: int = 0) -> str:
-    """Return `49-55,57`, with zeros before numbers of less digits than `width`."""
+    """Return `49-55,57`; numbers of fewer digits than `width` are padded with zeros."""
     runs = []
     for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0]):
         found = [f"{number:0{width}}" for _, number in run]
@@ -68,7 +68,7 @@ def ranges(numbers: Iterable[int], width: int = 0) -> str:
 
 
 def hostlist(names: Iterable[str]) -> str:
-    """Return names of nodes in one line, in order, as Slurm writes them: `nid[005000-005001,005003]`."""
+    """Return names of nodes in one line, sorted, as Slurm writes them: `nid[005000-005001,005003]`."""
     numbered: dict[tuple[str, int, str], set[int]] = {}
     plain: set[str] = set()
     for name in names:
@@ -84,7 +84,7 @@ def hostlist(names: Iterable[str]) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return a size for people."""
+    """Return a size in readable units."""
     value = float(size_bytes)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -94,19 +94,19 @@ def size(size_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people."""
+    """Return a duration in readable units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
 def rough_duration(seconds: float) -> str:
-    """Return a duration for people that another time, or another machine, took: in minutes."""
+    """Return a duration that was measured at another time, or on another machine: in minutes."""
     hours, minutes = divmod(max(1, round(seconds / 60)), 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def numbers_of(version: str) -> tuple[int, ...]:
-    """Return the dotted number at the end of a version's name, GLIBC_2.38 or 2.38; nothing where there is none."""
+    """Return the numbers at the end of a version's name, GLIBC_2.38 or 2.38; empty where there are none."""
     number = version.rpartition("_")[2]
     return tuple(map(int, number.split("."))) if _VERSION.fullmatch(number) else ()

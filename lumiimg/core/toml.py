@@ -1,7 +1,7 @@
-"""TOML, compared with bounds before it is parsed: the one place that calls tomllib.
+"""TOML, checked for its size before it is parsed: the only place that calls tomllib.
 
-tomllib notes each key of a text, and each beginning of a dotted key, in dictionaries of its own: 1 to 3 KB
-for a part of a key, and time that grows with the square of its parts. A text of 2 MB could ask for gigabytes.
+tomllib records each key of a text, and each prefix of a dotted key, in separate dictionaries: this takes 1 to 3 KB per
+part of a key, and time that grows with the square of its parts. A text of 2 MB could require gigabytes.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from pathlib import Path
 from typing import Any
 
 _MOST_SIGNS = 150_000
-"""Of `. [ { = ,` beside texts and comments, so of keys, tables and values: at most 200 MiB. Ours have 5,000 at most."""
+"""Limit on `. [ { = ,` outside strings and comments, so on keys, tables and values: 200 MiB. Ours have up to 5,000."""
 _MOST_PARTS = 8
-"""Of a dotted key; real ones have 6."""
+"""Limit on the parts of a dotted key; real ones have 6."""
 _LONGEST_WORD = 1_000
-"""Characters of a bare key or a number. Python reads hexadecimal integers of any length, but prints 4,300 digits."""
+"""Limit on a bare key or a number. Python reads hexadecimal integers of any length, but prints 4,300 digits."""
 _LONGEST = 300
-"""Characters of a complaint of tomllib, which repeats keys."""
+"""Limit on an error message of tomllib, which repeats keys."""
 _TEXT_OR_COMMENT = re.compile(
     r""" "{3} | '{3}.*?(?:'{3,5}|\Z) | "(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'? | \#[^\n]*+ """, re.DOTALL | re.VERBOSE
 )
-"""Of a text between three quotation marks only these: as one pattern, its escapes would take 120 bytes each."""
+"""Of a string in triple double quotes, only the opening: as one pattern, its escapes would take 120 bytes each."""
 _ESCAPE_OR_END = re.compile(r'\\.|"{3,5}|\Z', re.DOTALL)
 _LONG_WORD = re.compile(rf"\w{{{_LONGEST_WORD + 1}}}")
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")
 
 
 class TomlError(ValueError):
-    """A text that is not TOML, or more than anybody writes; where it is from, the caller says."""
+    """A text that is not TOML, or is larger than anybody writes; the caller adds where it is from."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a text of others holds. Raises TomlError."""
+    """Return the data in a text of others. Raises TomlError."""
     bare = _without_texts(text)
     if _DEEP_KEY.search(bare):
         raise TomlError(f"has a key of more than {_MOST_PARTS} parts")
@@ -51,13 +51,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def package_toml(package: str, name: str) -> dict[str, Any]:
-    """Return what is in a TOML file of ours, which lies in a package."""
-    (folder,) = import_module(package).__path__  # importlib.resources would take longer to import than to read it
+    """Return the data in a TOML file of ours in a package."""
+    (folder,) = import_module(package).__path__  # importing importlib.resources would take longer than reading the file
     return tomllib.loads(Path(folder, name).read_text("utf-8"))
 
 
 def _without_texts(text: str) -> str:
-    """Return what is beside texts and comments, each a `_`: cut as tomllib cuts, up to where it gives up."""
+    """Return a text with `_` for each string and comment, delimited as by tomllib, up to where that gives up."""
     parts, start = [], 0
     while found := _TEXT_OR_COMMENT.search(text, start):
         parts.append(text[start : found.start()])

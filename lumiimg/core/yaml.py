@@ -1,7 +1,7 @@
-"""YAML as people write it by hand: mappings, lists and texts. PyYAML reads it; what is not plain is refused.
+"""YAML as people write it by hand: mappings, lists and strings. PyYAML reads it; anything else is refused.
 
-A value has at most the size of the text: an alias stands for another part of the file, and is refused with its anchor.
-A text stays as it is: 3.10 does not become 3.1 (BaseLoader has no types).
+A value is at most as large as the text: an alias stands for another part of the file, and is refused with its anchor.
+A string stays unchanged: 3.10 does not become 3.1 (BaseLoader has no types).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _DEEPEST = 8
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """What stands at a place of a file."""
+    """A value at one place of a file."""
 
     line: int
-    """That of its key, or where it has none, of its beginning; from 1 on."""
+    """Line of its key, or where it has none, of its beginning; counted from 1."""
     value: str | tuple[YamlNode, ...] | Mapping[str, YamlNode] | None
-    """None where nothing is."""
+    """The value; None where it is empty."""
 
 
 def parse_yaml(text: str, where: str) -> YamlNode:
-    """Return what a text holds. Raises BadInputError, which names the line and repeats nothing of it."""
+    """Return the value in a text. Raises BadInputError, which names the line but does not quote it."""
     if len(text) > _LIMIT_CHARS:
         raise BadInputError(f"has more than {_LIMIT_CHARS} characters", where=where)
     try:
@@ -38,7 +38,7 @@ def parse_yaml(text: str, where: str) -> YamlNode:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         _refuse(mark.line if mark else 0, where, f"not YAML: {error.problem}")
-    except yaml.YAMLError:  # the reader's, which has no line
+    except yaml.YAMLError:  # an error of the reader, which has no line
         raise BadInputError("not YAML: it has unprintable characters", where=where) from None
     return YamlNode(1, None) if node is None else _plain(node, node.start_mark.line, where)
 
@@ -48,7 +48,7 @@ def _refuse(line: int, where: str, what: str) -> NoReturn:
 
 
 def _require_plain(text: str, where: str) -> None:
-    """Refuse tags, anchors and depth before anything is put together."""
+    """Refuse tags, anchors and deep nesting before anything is composed."""
     depth = 0
     for event in yaml.parse(text, yaml.BaseLoader):
         if isinstance(event, yaml.CollectionEndEvent):
@@ -62,7 +62,7 @@ def _require_plain(text: str, where: str) -> None:
 
 
 def _plain(node: yaml.Node, line: int, where: str) -> YamlNode:
-    """Return a node and what is in it; keys are texts, and each is there once."""
+    """Return a node with its contents; keys must be strings, each of them used once."""
     if isinstance(node, yaml.SequenceNode):
         return YamlNode(line + 1, tuple(_plain(each, each.start_mark.line, where) for each in node.value))
     if isinstance(node, yaml.ScalarNode):
