@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 
 class Answer(StrEnum):
-    """The decision, which never says that it will work."""
+    """The decision; it never says that the network will work."""
 
     NO = "no"
     """With what was found, the fast network is not used."""

@@ -23,7 +23,7 @@ _LONGEST = 300
 _TEXT_OR_COMMENT = re.compile(
     r""" "{3} | '{3}.*?(?:'{3,5}|\Z) | "(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'? | \#[^\n]*+ """, re.DOTALL | re.VERBOSE
 )
-"""Of a string in triple double quotes, only the opening: as one pattern, its escapes would take 120 bytes each."""
+"""Only the opening of a string in triple double quotes: in one pattern, its escapes would take 120 bytes each."""
 _ESCAPE_OR_END = re.compile(r'\\.|"{3,5}|\Z', re.DOTALL)
 _LONG_WORD = re.compile(rf"\w{{{_LONGEST_WORD + 1}}}")
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")

@@ -140,7 +140,7 @@ class Fabric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FabricPath:
-    """The files of the path and what they say; None where that is not known."""
+    """The files of the path and facts from them; None where these are not known."""
 
     rccl: str | None = None
     """Path, in the image, of the RCCL that a program loads."""
@@ -199,7 +199,7 @@ class Step:
     """One step of the path, and its evidence."""
 
     part: Part
-    """Which step it is."""
+    """Part of the path that the step is about."""
     severity: Severity
     """What is known about it: `ok`, there is evidence for it; `problem`, the path is broken at it; else `unknown`."""
     why: str

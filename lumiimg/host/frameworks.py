@@ -1,4 +1,4 @@
-"""Libraries that `import torch`, vLLM, SGLang, JAX, TensorFlow and CuPy open in a Python, and whose RCCL that uses.
+"""Libraries that `import torch`, vLLM, SGLang, JAX, TensorFlow and CuPy open in a Python, and whose RCCL they use.
 
 Sources: torch/__init__.py of 2.1 to 2.13 (_rocm_init, _load_global_deps, then torch._C; what its OSError does), torch/
 _utils_internal.py, torch/version.py; vllm/utils and sglang/srt/distributed/device_communicators/pynccl_wrapper.py

@@ -78,7 +78,7 @@ class JobProcess:
     is_python: bool = False
     """Whether the program is a Python: then it opens what Python jobs open."""
     asks: tuple[str, ...] = ()
-    """Names by which it then opens RCCL, the first that exists; empty where a library in `opens` brings RCCL in."""
+    """Names by which it then opens RCCL, the first that exists; empty where what it opens loads RCCL, too."""
     framework: str | None = None
     """Framework that the RCCL belongs to: `torch`, `jax`, `vllm`."""
     package: str | None = None
