@@ -112,7 +112,7 @@ class _Solver:
             offer = self._offer(entry.closure, provider.closure if provider else {})
             core, why = frozenset({LIBFABRIC, LIBCXI, PROVIDER_NAME}), "it has the cxi provider of this machine"
             if provider is not None:
-                why = "it is the one that this machine's cxi provider was built with"
+                why = "this machine's cxi provider was built with it"
             plan = BindPlan(f"the host's {entry.path}", of_host=True, core=core).adding(LIBFABRIC, entry.path, why)
             plan = plan.adding(LIBCXI, str(offer(LIBCXI)), "it belongs to the driver of this machine's NIC")
             if provider is not None:

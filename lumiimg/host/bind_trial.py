@@ -144,7 +144,7 @@ class BindTrial:
     def too_many(self, rounds: int) -> Refusal:
         """Return the refusal for a host whose chains of needed libraries are longer than any real ones."""
         attempt, have = self.plan.attempt, f"after {rounds} rounds of adding missing libraries, some are still missing"
-        return self._refusal(attempt, "a closure that ends", have, (attempt,), self.outcome.errors[0])
+        return self._refusal(attempt, "a dependency chain that ends", have, (attempt,), self.outcome.errors[0])
 
     def cannot_load(self) -> Refusal:
         """Return the refusal for any other failure: the first missing version, else the loader's first error."""
@@ -172,7 +172,7 @@ class BindTrial:
         rule = f" by {libfabric.found_by.value}" if libfabric else ""
         chain = libfabric.chain if libfabric else ()
         words = f"{path} is found{rule}, which comes before LD_LIBRARY_PATH"
-        return self._refusal(path, "the host's libfabric", f"the process takes {path} instead", chain, words)
+        return self._refusal(path, "the host's libfabric", f"the process loads {path} instead", chain, words)
 
     def _refusal(self, library: str, need: str, have: str, chain: Sequence[str], words: str) -> Refusal:
         bound = self.plan.binds

@@ -274,7 +274,7 @@ class Modules:
         is_own = spec is None or bool(_LIBRARY.match(spec.origin or ""))
         is_mapped = any(top == each.partition(".")[0] for each in self.mapped)
         if self.has_other_path or (spec is None and is_mapped):
-            raise NotFollowedError(f"imports {name} from a place that only Python searches", code, node)
+            raise NotFollowedError(f"imports {name} from a place that lumiimg does not search", code, node)
         if top in sys.stdlib_module_names and not is_own:
             raise NotFollowedError(f"imports {name}, which is not Python's own", code, node)
         if spec is None or is_own:
@@ -282,7 +282,7 @@ class Modules:
             return None
         text = self._read(spec.origin) if spec.origin and spec.kind is SpecKind.SOURCE else None
         if text is None and spec.kind is not SpecKind.NAMESPACE:
-            raise NotFollowedError(f"imports {name}, which is not there as source", code, node)
+            raise NotFollowedError(f"imports {name}, which is not available as source", code, node)
         try:
             self._known[name] = module = self.code(text or "", spec.origin or "", name)
             if module.template:
@@ -306,7 +306,7 @@ class Modules:
                 case str(name):
                     top = name.partition(".")[0]
                     if top in sys.stdlib_module_names or re.fullmatch(facts().frameworks, top):
-                        raise ValueError(f"it finds {name} in its own way")
+                        raise ValueError(f"it finds {name} with its own finder")
                 case list() | tuple() | set() as names:
                     parts += names
 
@@ -321,7 +321,7 @@ class Modules:
         match node:
             case ast.Name(name):
                 if len(names := code.names(name)) > _MOST_MEANINGS:
-                    raise NotFollowedError(f"has too many meanings of {name}", code, node)
+                    raise NotFollowedError(f"gives {name} too many meanings", code, node)
                 return {each for one in names for each in self._named(one)}
             case ast.Attribute(base, name):
                 return {each for one in self.meanings(code, base) for each in self._named(f"{one}.{name}")}

@@ -128,7 +128,7 @@ def view_of_container(
 def why_not_modelled(root: RootFileSystem) -> str | None:
     """Return why the loader's model does not apply to a root; None where it does."""
     if c_library_of(root).kind == "musl":
-        return "this image has musl, whose loader follows other rules than glibc's; only glibc's are modelled"
+        return "this image has musl, whose loader follows different rules from glibc's; only glibc's are modelled"
     return None
 
 

@@ -69,4 +69,4 @@ def _notes(before: Snapshot, now: Snapshot) -> Iterator[str]:
         yield f"the first scan had --include {asked[0]}; the second did not, or the path is gone"
     if before.tool != now.tool:
         yield f"lumiimg {before.tool} and {now.tool} made the snapshots: they may not record the same things"
-    yield from (f"the newer snapshot says: {gap}" for gap in now.gaps if gap not in before.gaps)
+    yield from (f"the newer snapshot reports: {gap}" for gap in now.gaps if gap not in before.gaps)

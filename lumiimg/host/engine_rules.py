@@ -99,7 +99,7 @@ def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = No
             )
     if settings.get("mount hostfs") == "yes" and "hostfs" not in left_out:
         by = "the engine mounts file systems of the host over the image (`mount hostfs` in its configuration)"
-        yield Mount("/", by=f"{by}, and which is not recorded", is_sure=False)
+        yield Mount("/", by=f"{by}; which ones is not recorded", is_sure=False)
     if settings.get("mount home", "yes") != "no" and "home" not in left_out and not any(map(environment.get, _NO_HOME)):
         yield from _homes(environment, settings, snapshot)
     if "bind-paths" not in left_out:
@@ -111,7 +111,7 @@ def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = No
 
 def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot: Snapshot | None) -> Iterator[Mount]:
     """Yield the user's home; where that is not known, as on another machine, the folders that contain homes."""
-    by = "the engine mounts the home of the user over it (`mount home` in its configuration)"
+    by = "the engine mounts the user's home over it (`mount home` in its configuration)"
     home = environment.get("HOME", "").rstrip("/")
     is_here = snapshot is None or snapshot.host == platform.node().partition(".")[0]
     if home.startswith("/"):
@@ -131,7 +131,7 @@ def _bound(paths: str) -> Iterator[Mount]:
         except BadInputError:
             continue  # the engine refuses it
         if bind.target not in _FILES:
-            by = f"the engine binds {bind.source} of the host over it (`bind path` in its configuration)"
+            by = f"the engine binds the host's {bind.source} over it (`bind path` in its configuration)"
             yield Mount(bind.target, by=by, is_sure=False)
 
 

@@ -95,7 +95,7 @@ def _torch(python: PythonProcess) -> JobProcess | None:
         why = "is compiled code of another Python" if is_foreign else "is imported instead, but is not a package"
         return _failing(process, f"{spec.origin} {why}", spec.origin)
     if source is not None and not _OWN_MODULE.search(source):
-        return _open(process, spec, "is imported as torch, but is not PyTorch's")
+        return _open(process, spec, "is imported as torch, but is not PyTorch")
     if read.missing is not None:
         return _failing(process, f"{package} needs a module {read.missing}, which this Python does not find", package)
     process = replace(process, questions=(*process.questions, *_of_own_files(python, package)))
@@ -125,15 +125,15 @@ def _loaded(python: PythonProcess, process: JobProcess, package: str, source: st
     module = python.find_spec("torch._C")
     if module is None:
         others = [name for name in names_in(root, package) if _COMPILED.fullmatch(name)]
-        taken = f"this Python takes _C{' and _C'.join(python.finder.suffixes)}"
-        what = f"{package} has {others[0]}, and {taken}" if others else f"{package} has no _C: {taken}"
+        taken = f"this Python loads _C{' and _C'.join(python.finder.suffixes)}"
+        what = f"{package} has {others[0]}, but {taken}" if others else f"{package} has no _C: {taken}"
         if others and not root.exists(f"{package}/{others[0]}"):
             what = f"{package}/{others[0]} is a broken link in the image"
         return _failing(process, what, f"{package}/{others[0]}" if others else package)
     if module.kind is SpecKind.NAMESPACE:
         return _failing(process, f"{package}/_C is a folder of PyTorch's sources, without the module", f"{package}/_C")
     if module.kind is not SpecKind.EXTENSION or module.origin is None:
-        return _open(process, module, "is imported as torch._C, but is not PyTorch's")
+        return _open(process, module, "is imported as torch._C, but does not belong to PyTorch")
     exported = exported_at(root, module.origin)
     if exported and "PyInit__C" not in exported:
         return _failing(process, f"{module.origin} defines no PyInit__C", module.origin)
@@ -207,9 +207,9 @@ def _of_own_files(python: PythonProcess, package: str) -> Iterator[OpenQuestion]
             continue
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         if known is not None and digest not in known:
-            yield OpenQuestion(QuestionKind.FILES, path, "is not the file of the package")
+            yield OpenQuestion(QuestionKind.FILES, path, "differs from the file in the package's RECORD")
         elif path.endswith(".py") and (named := _NOT_OF_TORCH.search(_COMMENT.sub(b"", content))):
-            what = f"names {named[0].decode()}, which PyTorch's own file does not"
+            what = f"mentions {named[0].decode()}, which PyTorch's own file does not"
             yield OpenQuestion(QuestionKind.CODE, path, what)
 
 

@@ -51,7 +51,7 @@ def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
         demands = [] if why_not_modelled(image.root) else [*demands_of(image, settings)]
         found = [solve(image.root, settings, demand, snapshot).without_process() for demand in demands]
     except (OSError, BadInputError) as error:
-        return BindManifest(Fabric.NONE, notes=(f"its needs cannot be read from its files: {error}",))
+        return BindManifest(Fabric.NONE, notes=(f"the image's needs cannot be read from its files: {error}",))
     nothing = BindManifest(Fabric.NONE, notes=("the image has no loader that lumiimg knows",))
     return next((each for each in found if each.fabric is Fabric.HOST), next(iter(found), nothing))
 
@@ -85,8 +85,8 @@ def from_bytes(data: bytes) -> BindManifest:
     read = parse_json(data, where=MANIFEST_PATH)
     schema = read.get("schema") if isinstance(read, dict) else None
     if type(schema) is not int or schema != SCHEMA:
-        what = f"is of schema {str(schema)[:20]}, and this lumiimg reads {SCHEMA}"
-        raise DecodeError(what, where=MANIFEST_PATH, hint="`lumiimg bind IMAGE --host FILE` makes a current list")
+        what = f"has schema {str(schema)[:20]}, but this lumiimg reads {SCHEMA}"
+        raise DecodeError(what, where=MANIFEST_PATH, hint="`lumiimg bind IMAGE --host FILE` creates a current manifest")
     manifest = decode(read, BindManifest, where=MANIFEST_PATH)
     if faults := "; ".join(_faults(manifest)):
         raise DecodeError(faults, where=MANIFEST_PATH)
@@ -96,9 +96,9 @@ def from_bytes(data: bytes) -> BindManifest:
 def _faults(manifest: BindManifest) -> Iterator[str]:
     """Yield faults that no build writes: a job may take its binds from this file."""
     if manifest.binds and not manifest.machine:
-        yield "key 'machine' is missing: binds are those of a node"
+        yield "key 'machine' is missing: binds belong to a node"
     if len(manifest.libraries) != len(manifest.binds):
-        yield f"key 'binds' should have each library once, in {HOST_LIB_DIR}"
+        yield f"key 'binds' should list each library once, in {HOST_LIB_DIR}"
     for index, bind in enumerate(manifest.binds):
         if not _NAME.fullmatch(bind.target.removeprefix(f"{HOST_LIB_DIR}/")):
             yield f"key 'binds[{index}].target' should be a shared library in {HOST_LIB_DIR}"

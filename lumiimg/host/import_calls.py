@@ -176,7 +176,7 @@ def measure(paths: Sequence[Path], module: str, environment: Mapping[str, str]) 
     kinds = [_kind_of(path) for path in paths]  # checked before the first slow measurement
     strace = which("strace", environment.get("PATH"))
     if strace is None:
-        raise MissingHereError("strace is not here", hint="install it (`apt install strace`), or load its module")
+        raise MissingHereError("strace is not on PATH", hint="install it (`apt install strace`), or load its module")
     benches = (_Bench(path.resolve(), module, strace, environment) for path in paths)
     return ImportBench(module, tuple(map(_startup, benches, kinds)))
 
@@ -195,7 +195,7 @@ def _kind_of(path: Path) -> ImportSource:
     if (path / "pyvenv.cfg").is_file() and (path / "bin/python").is_file():
         return ImportSource.VENV
     if not path.exists():
-        raise BadInputError("there is no such file or folder", where=str(path))
+        raise BadInputError("no such file or folder", where=str(path))
     if not path.is_file():
         raise BadInputError("is neither an image file nor a virtual environment", where=str(path))
     return ImportSource.IMAGE

@@ -71,7 +71,7 @@ class Libraries:
         if self.undecided:
             return f"CANNOT TELL: {self.undecided}"
         if not self.outcomes:
-            return "no program and no library in this image"
+            return "no program or library in this image"
         if len(self.outcomes) > 1:
             return self._of_many
         [(path, outcome)] = self.files.items()
@@ -202,7 +202,7 @@ class _Listing:
             what = f"cannot be looked up in the image: {error.strerror}"
             if image.unmounted.exists(absolute):
                 real = image.unmounted.resolve(absolute)
-                by = next((mount.by for mount in image.mounts if mount.hides(real)), "a bind lies over it")
+                by = next((mount.by for mount in image.mounts if mount.hides(real)), "a bind covers it")
                 what = f"is in the image, but not in the container: {by}"
             hint = "give a path in the container; `--all` checks every ELF file"
             raise BadInputError(what, where=path, hint=hint) from error
@@ -223,7 +223,7 @@ class _Listing:
             notes[f"{path} exists, but only root may read it: {by.path} has mode {by.permissions:04o}"] = None
         obstacles = map(inside.root.obstacle, loaded if is_for_all else ())
         closed = dict.fromkeys(each.path for each in obstacles if each is not None)
-        notes |= {f"others may not read {path} (chmod go+rX)": None for path in closed}
+        notes |= {f"other users may not read {path} (chmod go+rX)": None for path in closed}
         return Libraries(self._outcomes, self._by_kernel, "", tuple(notes), tuple(closed))
 
 

@@ -117,7 +117,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
         return replace(python, failure=Failure(why, program))
     try:
         paths = find_paths(users, build, program, environment)
-        elsewhere = "may have Python look for its modules elsewhere"
+        elsewhere = "may make Python search elsewhere for its modules"
         questions = [OpenQuestion(QuestionKind.CODE, path, elsewhere) for path in paths.not_followed]
         python = replace(python, questions=tuple(questions))
         files = [program, *_read_first(finder, build, program, paths.path)]
@@ -170,7 +170,7 @@ def _read_first(finder: ModuleFinder, build: PythonBuild, program: str, path: Se
         spec = finder.find_spec(name, path)
         file = finder.code_file(spec) if spec is not None else None
         if file is None:
-            raise StartFailure(f"it finds no module {name}, started as {program}")
+            raise StartFailure(f"it does not find module {name} when started as {program}")
         yield file
 
 
@@ -196,4 +196,4 @@ def _left_open(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str
             if name.startswith(_OF_CHILDREN) and value != environment.get(name):
                 yield code.path, f"sets {name} for the processes that Python then starts"
     for path in site.cut_short:
-        yield path, "may end with an exception, and add no more of its folders"
+        yield path, "may end with an exception and not add its other folders"

@@ -83,10 +83,10 @@ def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
     names += filter(None, map(str.strip, re.split("[,;]", python.variable(_MORE) or "")))
     sdk = python.find_spec("rocm_sdk")
     if sdk is None:
-        return Preloads(failure=Failure("it imports rocm_sdk, which is in no folder of its modules", init.origin))
+        return Preloads(failure=Failure("it imports rocm_sdk, which is not in any of its module folders", init.origin))
     dist_info = _read_distribution(python)
     if dist_info is None:
-        what = "opens libraries first, and has no list of them that can be read (_dist_info.py)"
+        what = "opens libraries first, but its list of them cannot be read (_dist_info.py)"
         return Preloads(questions=(OpenQuestion(QuestionKind.CODE, sdk.origin or sdk.name, what),))
     family, questions = python.variable(FAMILY), tuple[OpenQuestion, ...]()
     if family is None:
@@ -97,7 +97,7 @@ def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
     paths: list[str] = []
     for name in dist_info.ordered(names):
         if (library := dist_info.libraries.get(name)) is None:
-            failure = Failure(f"rocm_sdk knows no library named {name}", dist_info.file)
+            failure = Failure(f"rocm_sdk does not know a library named {name}", dist_info.file)
             return Preloads(tuple(paths), failure, questions)
         package = python.find_spec(of := dist_info.package(library.package, family))
         place = f"{package.locations[0]}/{library.folder}" if package is not None and package.locations else ""
@@ -116,7 +116,7 @@ def _family_by_default(python: PythonProcess, dist: _Distribution) -> tuple[str 
     family = default if default in installed or not installed else installed[-1]
     if len(installed) < 2 or _OF_FAMILY not in dist.templates.get("libraries", ""):
         return family, ()
-    what = f"takes the libraries for one of {', '.join(installed)}, by the GPU of the node: {FAMILY} is not set"
+    what = f"chooses the libraries for one of {', '.join(installed)}, by the GPU of the node: {FAMILY} is not set"
     return family, (OpenQuestion(QuestionKind.CODE, dist.file, what),)
 
 

@@ -158,7 +158,7 @@ def _entries(
 
 def _gaps(snapshot: Snapshot) -> Iterator[str]:
     if not any(entry.role == "libfabric" for entry in snapshot.entries):
-        yield "no libfabric was found: load the module of the site, or name it with --include PATH"
+        yield "no libfabric was found: load the site's libfabric module, or name the library with --include PATH"
     elif HostFiles(snapshot).fabric is None:
         if any(LIBCXI in entry.closure for entry in snapshot.entries):
             yield f"libfabric needs {LIBCXI} and cannot be loaded here: scan on a compute node"
@@ -220,9 +220,9 @@ class Recorder:
         if file.size > MAX_LIBRARY_BYTES:
             raise BadInputError(f"it has {file.size} bytes, more than {MAX_LIBRARY_BYTES}")
         if len(self.libraries) >= _MAX_LIBRARIES:
-            raise BadInputError(f"{_MAX_LIBRARIES} libraries are recorded already")
+            raise BadInputError(f"the limit of {_MAX_LIBRARIES} libraries is reached")
         if time.monotonic() > self._deadline:
-            raise BadInputError(f"the scan had taken {MAX_SECONDS:.0f} s by then")
+            raise BadInputError(f"the scan had exceeded its limit of {MAX_SECONDS:.0f} s")
 
 
 def _read(file: OpenFile, path: str, *, is_entry: bool) -> HostLibrary:

@@ -28,7 +28,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _NO_BYTES = r"\ud800-\udc7f\udd00-\udfff"
 """Characters that no path contains; `surrogateescape` turns bytes that are not UTF-8 into others."""
 _ABSOLUTE = rf"\A(?:/(?!\.{{1,2}}(?:/|\Z))[^/\0{_NO_BYTES}]{{1,255}})+\Z"
-PathText = Annotated[str, matching(f"[^{_NO_BYTES}]*", "a text that a path can hold")]
+PathText = Annotated[str, matching(f"[^{_NO_BYTES}]*", "a text that a path can contain")]
 AbsolutePath = Annotated[str, Meta(pattern=_ABSOLUTE, max_length=4095, description="an absolute path without dots")]
 
 

@@ -109,7 +109,7 @@ class StartupProcess:
         """Whether everything before the next statement certainly ended without an exception."""
         self._modules.begin()
         mapped = dict(self._modules.mapped)
-        question = f"is not there as source ({code.path})" if code.text is None else None
+        question = f"is not available as source ({code.path})" if code.text is None else None
         try:
             self._run_text(code.path, code.text or "")
         except NotFollowedError as error:

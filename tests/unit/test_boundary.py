@@ -372,7 +372,7 @@ def test_a_host_whose_libraries_go_on_for_ever_is_refused(asked: Asked) -> None:
     fabric["facts"]["needed"].append("libx0.so")
     asked.says(**data)
     asked.image()
-    asked.bind(1, refused="a closure that ends")
+    asked.bind(1, refused="a dependency chain that ends")
 
 
 # -- explain, check --

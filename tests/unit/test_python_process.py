@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
         "/opt/src/torch/_C is a folder of PyTorch's sources",
     ),
     "no __init__.py": (without("__init__.py"), "program.load", "torch has no __init__.py"),
-    "no _C": (without(MODULE), "program.load", "torch has no _C: this Python takes _C.cpython-312-x86_64-linux-gnu.so"),
+    "no _C": (without(MODULE), "program.load", "torch has no _C: this Python loads _C.cpython-312-x86_64-linux-gnu.so"),
     "a _C of another Python": (renamed(MODULE, "_C.cpython-311-x86_64-linux-gnu.so"), "program.load", "has _C.cpython-311-"),
     "a folder _C alone": (
         lambda root: (without(MODULE)(root), put(root, f"{PACKAGES}/torch/_C/__init__.pyi")),
@@ -223,7 +223,7 @@ def test_a_torch_whose_code_is_not_read_is_an_open_question(root: Path) -> None:
     (root / "opt/src").unlink()
     put(root, "opt/src/torch/__init__.py", "import another")
     assert Files(root).against["python.code"].evidence == (
-        "/opt/src/torch/__init__.py is imported as torch, but is not PyTorch's",
+        "/opt/src/torch/__init__.py is imported as torch, but is not PyTorch",
     )
 
 
@@ -246,7 +246,7 @@ def test_files_of_torch_that_are_not_those_of_its_record_are_named(root: Path) -
     record(root, __init____py=digest(TORCH), functional__py=digest("another"))
     report = Files(root)
     assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.files")
-    assert report.only().evidence == (f"/{PACKAGES}/torch/functional.py is not the file of the package",)
+    assert report.only().evidence == (f"/{PACKAGES}/torch/functional.py differs from the file in the package's RECORD",)
 
 
 def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_recorded_it(root: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_
     report = Files(root)
     assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.code")
     assert report.only().evidence == (
-        f"/{PACKAGES}/torch/functional.py names NCCL_NET, which PyTorch's own file does not",
+        f"/{PACKAGES}/torch/functional.py mentions NCCL_NET, which PyTorch's own file does not",
     )
 
 
@@ -343,9 +343,7 @@ def test_folders_behind_a_line_that_may_fail_are_in_question(root: Path) -> None
     """After an exception, Python passes over the rest of a `.pth` file."""
     put(root, "opt/other/torch.py", "own = 1")
     put(root, f"{PACKAGES}/own.pth", "import os; 1/0\n/opt/other\n")
-    assert (
-        f"/{PACKAGES}/own.pth may end with an exception, and add no more of its folders" in Files(root).only().summary
-    )
+    assert f"/{PACKAGES}/own.pth may end with an exception and not add its other folders" in Files(root).only().summary
     put(root, f"{PACKAGES}/own.pth", "/opt/other\nimport os; 1/0\n")
     assert Files(root).answer is Answer.NO_OBSTACLE
 
@@ -415,4 +413,4 @@ def test_the_libraries_of_therock_are_those_of_the_family_that_is_asked_for(
 def test_a_torch_of_therock_without_rocm_sdk_is_not_imported(root: Path) -> None:
     therock(root, "gfx90a")
     (root / PACKAGES / "rocm_sdk").rename(root / PACKAGES / "gone")
-    assert "it imports rocm_sdk, which is in no folder of its modules" in Files(root).only().summary
+    assert "it imports rocm_sdk, which is not in any of its module folders" in Files(root).only().summary

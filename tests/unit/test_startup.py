@@ -63,7 +63,7 @@ def test_what_will_not_do_is_reported_in_one_line(tmp_path: Path, capsys: Captur
     (tmp_path / "folder").mkdir()
     venv.create(tmp_path / "venv", symlinks=True)
     for place, module, words in (
-        ("gone", "many", "there is no such file or folder"),
+        ("gone", "many", "no such file or folder"),
         ("folder", "many", "is neither an image file nor a virtual environment"),
         ("venv", "many", "`import many` fails there: ModuleNotFoundError: No module named 'many'"),
         ("venv", "json", "json is imported from elsewhere:"),
@@ -81,7 +81,7 @@ def test_without_strace_the_missing_program_is_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     (image := tmp_path / "image.sif").touch()
     assert main(["bench", "import", str(image), "--module", "many"]) == 4
-    assert "strace is not here; install it" in capsys.readouterr().err
+    assert "strace is not on PATH; install it" in capsys.readouterr().err
 
 
 def test_paths_in_a_container_are_the_images_or_bound() -> None:

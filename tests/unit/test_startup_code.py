@@ -124,7 +124,7 @@ def test_what_an_import_brings_is_read_or_named(reader: Reader) -> None:
     (reader.folder / "compiled.so").write_bytes(b"")
     importlib.invalidate_caches()
     (effects,) = reader.effects(Code("a.pth", "import compiled"), {})
-    assert effects.question == f"imports compiled, which is not there as source ({reader.folder}/a.pth, line 1)"
+    assert effects.question == f"imports compiled, which is not available as source ({reader.folder}/a.pth, line 1)"
 
 
 EDITABLES = """
