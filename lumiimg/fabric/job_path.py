@@ -41,7 +41,7 @@ _COURSES = {
     Verdict.OFI_OTHER: _Course(
         Part.PROVIDER, "libfabric was used with the provider {provider}, not with cxi", (Part.PLUGIN, Part.LIBFABRIC)
     ),
-    Verdict.SOCKET: _Course(Part.PLUGIN, "not used: RCCL took its own TCP sockets"),
+    Verdict.SOCKET: _Course(Part.PLUGIN, "not used: RCCL used its own TCP sockets"),
     Verdict.PLUGIN_MISSING: _Course(Part.PLUGIN, "RCCL did not find it"),
     Verdict.PLUGIN_LOAD_ERROR: _Course(Part.PLUGIN, "it could not be loaded"),
     Verdict.PLUGIN_INIT_ERROR: _Course(
@@ -129,7 +129,7 @@ def _used(report: LogReport, of: VerdictGroup) -> dict[Part, str]:
         Part.PLUGIN: "RCCL's own, or a plugin's" if verdict is Verdict.IB else "it was loaded",
         Part.LIBFABRIC: "the network is reached through it",
         Part.PROVIDER: f"the log says that the provider {provider} was selected" if provider else "it was used",
-        Part.LIBCXI: "the cxi provider reaches the NIC through it alone",
+        Part.LIBCXI: "the cxi provider reaches the NIC only through it",
         Part.NIC: f"its {nics} NICs carried the traffic" if nics else "it carried the traffic",
     }
     shown = {Part.RCCL} if report.library is not None else set()
