@@ -91,7 +91,7 @@ def read_file(source: RandomAccess) -> tuple[tuple[GpuTarget, ...], ...]:
         return ((target_of_flags(int.from_bytes(head[48:52], "little"), head[8]),),)
     sections = list(_fatbins(source, head))
     if len(sections) > _MAX_FATBINS:
-        raise GpuCodeError(f"more than the {_MAX_FATBINS} sections .hip_fatbin that are read")
+        raise GpuCodeError(f"more than the limit of {_MAX_FATBINS} .hip_fatbin sections")
     found = [one for kind, start, size in sections if kind != _SHT_NOBITS for one in _bundles(source, start, size)]
     if sections and not found:
         raise GpuCodeError("its GPU code was split off, and nothing says where it is")
@@ -128,7 +128,7 @@ def _bundles(source: RandomAccess, start: int, size: int) -> list[tuple[GpuTarge
     left_bytes, after = _MAX_SEARCHED_BYTES, start
     while (at := _next(source, after, end, left_bytes)) is not None:
         if len(found) >= _MAX_BUNDLES:
-            raise GpuCodeError(f"more than the {_MAX_BUNDLES} bundles that are read")
+            raise GpuCodeError(f"more than the limit of {_MAX_BUNDLES} bundles")
         left_bytes -= at - after
         head = _read_head(source, at, end)
         found.append(head.targets)
@@ -190,7 +190,7 @@ def _entries(data: bytes) -> list[_Entry] | None:
         return None
     count = int.from_bytes(data[len(_PLAIN) : _FIRST_ENTRY], "little")
     if count > _MAX_ENTRIES:
-        raise GpuCodeError(f"a bundle of {count} entries, more than the {_MAX_ENTRIES} that are read")
+        raise GpuCodeError(f"a bundle of {count} entries, more than the limit of {_MAX_ENTRIES}")
     entries = []
     at = _FIRST_ENTRY
     for _ in range(count):
@@ -211,7 +211,7 @@ def _targets(entries: list[_Entry], size: int) -> tuple[GpuTarget, ...]:
     """Return the targets of the entries. Raises GpuCodeError where one ends beyond `size` bytes."""
     last = max((entry.end for entry in entries), default=0)
     if last > size:
-        raise GpuCodeError(f"a bundle with an entry that ends at {last}, where {size} bytes are")
+        raise GpuCodeError(f"a bundle with an entry that ends at {last}, past the {size} bytes available")
     return tuple(sorted({entry.target for entry in entries if entry.target}, key=str))
 
 

@@ -41,7 +41,7 @@ class ComponentRole(NamedTuple):
 
     needed: bool = False
     """Whether every job with that software calls its code."""
-    without: str = 'what calls its kernels ends with "invalid device function"'
+    without: str = 'what calls its kernels fails with "invalid device function"'
     """What happens on a GPU that accepts none of it."""
     carries: bool = False
     """Whether it has GPU code in every working copy."""
@@ -96,7 +96,7 @@ def gpu_code_in(source: RandomAccess, path: str) -> tuple[tuple[GpuTarget, ...],
         raise GpuCodeError(f"not GPU code, despite its name: begins with {head[:8]!r}")
     targets = tuple(sorted({target for bundle in found for target in bundle}, key=str))
     if named.target is not None and named.target.processor not in {each.processor for each in targets}:
-        raise GpuCodeError(f"its name says {named.target}, its code is for {', '.join(map(str, targets))}")
+        raise GpuCodeError(f"its name says {named.target}, but its code is for {', '.join(map(str, targets))}")
     return (targets,)
 
 

@@ -110,7 +110,7 @@ def target_of_flags(flags: int, abi_version: int) -> GpuTarget:
     if processor is None:
         raise GpuCodeError(f"a code object for a GPU that is not known here: processor {flags & 0xFF:#x}")
     if abi_version < _V4:
-        raise GpuCodeError(f"a code object of version {abi_version + 2}; from 4 on they are read")
+        raise GpuCodeError(f"a code object of version {abi_version + 2}; only versions from 4 on are supported")
     on_off = {2: False, 3: True}
     return GpuTarget(processor, on_off.get(flags >> 10 & 3), on_off.get(flags >> 8 & 3))
 

@@ -219,7 +219,7 @@ UNREADABLE = [
     (
         "opt/rocm/lib/rocblas/library/Kernels.so-000-gfx90a-xnack-.hsaco",
         gpu.code_object("gfx942"),
-        "its name says gfx90a:xnack-, its code is for gfx942",
+        "its name says gfx90a:xnack-, but its code is for gfx942",
     ),
     ("opt/rocm/share/miopen/db/gfx90a68.kdb", b"", "despite its name"),
 ]
