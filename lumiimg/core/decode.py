@@ -59,7 +59,7 @@ Text = Annotated[str, Meta(pattern=r"\S")]
 """A string that is not blank."""
 AnyText = Annotated[str, ANY_TEXT]
 Positive = Annotated[int, Meta(gt=0, lt=10**9, description="a whole number above 0")]
-Natural = Annotated[int, Meta(ge=0, lt=10**6, description="a whole number from 0 on")]
+Natural = Annotated[int, Meta(ge=0, lt=10**6, description="a whole number of at least 0")]
 PositiveFloat = Annotated[float, Meta(gt=0, lt=10**9, description="a number above 0")]
 Sha256 = Annotated[str, matching(r"[0-9a-f]{64}", "a digest of 64 hexadecimal digits")]
 
@@ -132,7 +132,7 @@ def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None
     except RecursionError as error:
         raise DecodeError("is nested too deeply", where=where, hint=hint) from error
     except UnicodeDecodeError as error:
-        raise DecodeError("is cut off, or not JSON: not a text in UTF-8", where=where, hint=hint) from error
+        raise DecodeError("is cut off, or not JSON: not UTF-8 text", where=where, hint=hint) from error
     except ValueError as error:
         raise DecodeError(f"is cut off, or not JSON: {str(error)[:LONG]}", where=where, hint=hint) from error
 
