@@ -150,7 +150,7 @@ BROKEN: dict[str, tuple[Plant, str, str]] = {
     "a Python without encodings": (
         lambda root: (root / "usr/lib/python3.12/encodings/__init__.py").unlink(),
         "program.load",
-        "finds no module encodings",
+        "does not find module encodings",
     ),
 }  # fmt: skip
 
