@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_PTH_FILES, _MAX_LINES, _MAX_ENTRIES = 500, 20_000, 1000
-"""Files and lines beyond the first two limits count as code that is not read."""
+"""Files, lines and folders beyond these limits count as code that is not read."""
 _MAX_WITHIN = 50
-"""Nesting limit for site folders that add each other."""
+"""Nesting limit for site folders that add each other; beyond it, the same."""
 _LOCAL_PREFIX = re.compile(r"if ENABLE_USER_SITE and .*\n\s+PREFIXES\.insert\(0, ['\"](/[^'\"]{1,200})['\"]\)")
 
 
@@ -113,9 +113,13 @@ class Site:
             self._add_package(folder, f"{folder}/{name}")
 
     def _add(self, path: str) -> None:
-        if path not in self._known and len(self.path) < _MAX_ENTRIES:
-            self.path.append(path)
-            self._known.add(path)
+        if path in self._known:
+            return
+        if len(self.path) >= _MAX_ENTRIES:
+            self._run(StartupCode(path, None))
+            return
+        self.path.append(path)
+        self._known.add(path)
 
     def _add_package(self, folder: str, path: str) -> None:
         """Process the lines of a `.pth` file (addpackage)."""
@@ -153,8 +157,12 @@ class Site:
         for folder, is_in_front in effects.paths:
             self.path.insert(0 if is_in_front else len(self.path), folder)
         for folder in effects.sites:
-            if folder not in self._within and len(self._within) < _MAX_WITHIN:
+            if folder in self._within:
+                continue
+            if len(self._within) < _MAX_WITHIN:
                 self._add_site_by_code(folder)
+            else:
+                self._run(StartupCode(folder, None))
         return effects.may_fail
 
     def _add_site_by_code(self, folder: str) -> None:

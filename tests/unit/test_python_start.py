@@ -177,6 +177,8 @@ def test_more_lines_than_any_environment_has_are_code_that_is_not_read(
     for name, most, paths in (
         ("_MAX_LINES", 4, {"1.pth", "2.pth", "3.pth", "z.pth"}),
         ("_MAX_PTH_FILES", 2, {"site-packages"}),
+        ("_MAX_ENTRIES", 5, {"lib", *(f"site-{number}" for number in range(4))}),
+        ("_MAX_WITHIN", 2, {"site-2"}),
         ("_MAX_TEXT_BYTES", 20, {f"{name}.pth" for name in "0123z"}),
     ):
         with monkeypatch.context() as patch:
