@@ -1,4 +1,4 @@
-"""From what a job was seen to print to the answer: what ended it and which network it used, why, and in which order."""
+"""Turn what a job printed into the answer: what ended it, which network it used, and why, in order of importance."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
 
 _CAUSES = 40
-"""That are reported."""
+"""Maximum number of causes in a report."""
 EVIDENCE_OF_CAUSE = 3
-"""Lines kept for one cause."""
+"""Maximum number of evidence lines per cause."""
 _WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*", re.ASCII)
 _OF_IMAGE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
-"""What a whole image would have on all nodes."""
+"""Effects that a fault of the image would have on every node."""
 _TIME_LIMIT = "time-limit"
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
 _UNEXPLAINED = ("provider-not-named", "plugin-not-mentioned", "nothing-decided")
-"""What is said where no trouble was found that could be the cause of the verdict."""
+"""Advice given when no trouble was found that could be the cause of the verdict."""
 _ONLY_FOLLOW = frozenset({ExitRole.FOLLOWS, ExitRole.EXIT, ExitRole.CLEARED})
 
 
 def answer(whole: JobLog) -> LogReport:
-    """Return the answer about a log; of several runs about the last one."""
+    """Return the answer about a log; if it contains several runs, about the last one."""
     log, runs = last_run(whole)
     begin = min(log.place(match.first_at)[1] for match in log.matches) if runs > 1 else 1
     processes = log.attributed()
@@ -64,7 +64,7 @@ def answer(whole: JobLog) -> LogReport:
     end = end_of_job(processes, held, log, [one.process.name for one in judged if one.network.ended])
     held += troubles(log.job, seen_in_job, ())
     fast = {one.process.name for one in judged if one.network.verdict in FAST}
-    # what is quoted is of the rank that died, or of one that has a slow network
+    # quote the rank that died first, then ranks that are not on a fast network
     held.sort(key=lambda one: (one is not end.first, one.process.name in fast, one.at))
     seen, ranks = coverage(judged, log.job), rank_results(judged)
     stall = stalled(log.dumps) or stall_of(log.job, ranks, seen)
@@ -110,23 +110,23 @@ def answer(whole: JobLog) -> LogReport:
 
 
 def _job_number(log: JobLog) -> str | None:
-    """Return the job's number, for commands that are typed where its variables are not set; None: it is not known."""
+    """Return the job number, for commands typed where the job's variables are not set; None if it is not known."""
     numbers = job_numbers(log) or {one.value("number") for one in log.job.saw("job-number")}
     return numbers.pop() if len(numbers) == 1 else None
 
 
 def _is_connected(process: ProcessLog) -> bool:
-    """Return whether a process shows connections over a network: `Connected` does not say of which communicator."""
+    """Return whether a process shows connections over a network; `Connected` does not name its communicator."""
     seen = process.communicators.values()
     apart = not seen or any(one.crosses is not False for one in seen)
     return bool(process.saw("channel")) or (apart and bool(process.saw("connected")))
 
 
-# -- the order of an answer: what is known of its end without a signature, then causes, the likeliest first
+# -- the order of an answer: what is known about its end without a signature, then causes, most likely first
 
 
 def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
-    """Return what stands first where no signature says how the job ended, or where it stalled."""
+    """Return the causes that come first if no signature shows how the job ended, or where it stalled."""
     is_named = report.verdict is not Verdict.NONE
     shown = {
         _of_stall(report): _is_stalled(report) and is_named,
@@ -146,7 +146,7 @@ def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
 
 
 def _is_stalled(report: LogReport) -> bool:
-    """Whether dumps of the flight recorder show with which ranks a stall began."""
+    """Return whether flight recorder dumps show which ranks a stall began with."""
     return bool(report.progress) and report.stall is not None
 
 
@@ -157,8 +157,8 @@ def _of_stall(report: LogReport) -> str:
 def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: JobLog) -> tuple[Cause, ...]:
     """Return the causes of the job: by weight, then in the order of the knowledge base.
 
-    What ended the job comes first, and what only followed on that is left out. It explains no network, unless none was
-    chosen. Before a time limit come the nodes for which it was too short, where the job came so far as to use them.
+    What ended the job comes first, and what merely followed from it is left out. It does not explain the network unless
+    none was chosen. If a job that used several nodes ran out of time, nodes without the fast network precede the limit.
     """
     verdict, first = report.verdict, report.ended.cause if report.ended.leads else None
     shown = events_of(log.processes.values())
@@ -170,7 +170,7 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
     )
     on_some = nodes if any(group.verdict in FAST for group in report.nodes) else None
     causes = _shown_by_lines(held, end, log, on_some, real=real)
-    if nodes is not None and on_some is None:  # what they lack, all have
+    if nodes is not None and on_some is None:  # no node is fast, so the remedy for the network applies to all
         signatures = vocabulary().signatures
         cures = [one for one in causes if signatures[one.id].effect in _OF_IMAGE] or _advice(verdict, *_UNEXPLAINED)
         nodes = replace(nodes, remedy=(*(step for one in cures[:1] for step in one.remedy), *nodes.remedy))
@@ -189,19 +189,19 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
         return causes if is_proved else causes + _advice(verdict, "traffic-not-shown")
     is_stalled = _is_stalled(report) and verdict is Verdict.NONE
     open_ = _advice(verdict, *([_of_stall(report)] if is_stalled else _UNEXPLAINED))
-    # of sockets a note is no reason: it is about which of them
+    # a note does not explain why sockets were used, only which ones
     return open_ + causes if verdict is Verdict.SOCKET and first is None else causes + open_
 
 
 def _shown_by_lines(
     held: Sequence[Trouble], end: End, log: JobLog, nodes: Cause | None, *, real: bool
 ) -> tuple[Cause, ...]:
-    """Return the causes that lines of the log show, what ended the job first."""
+    """Return the causes that lines of the log show, starting with what ended the job."""
     first = end.ending.cause if end.ending.leads else None
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in held:
         signature = trouble.signature
-        # an error of Python that nothing else is known of may have been caught
+        # a Python error about which nothing else is known may have been caught
         is_aside = signature.ends is ExitRole.OTHER or (real and signature.weight is Weight.ECHO)
         is_aside |= first is not None and signature.ends in _ONLY_FOLLOW
         if signature.id == first or not (is_aside or signature.id in end.clean_up):
@@ -214,7 +214,7 @@ def _shown_by_lines(
 
 
 def _cause(group: Sequence[Trouble], log: JobLog, nodes: Cause | None) -> Cause:
-    """Return what is said of a trouble; where the same image works on other nodes, these nodes are to be looked at."""
+    """Return a trouble as a cause; if the same image works on other nodes, the remedy is to look at these nodes."""
     _, signature, match = group[0]
     because = tuple(filled(reason, match) for reason in signature.because)
     remedy = tuple(step.filled(values_of(match)) for step in signature.remedy if _may_be_typed(step, match))
@@ -225,21 +225,21 @@ def _cause(group: Sequence[Trouble], log: JobLog, nodes: Cause | None) -> Cause:
 
 
 def _may_be_typed(step: str, match: Match) -> bool:
-    """Whether all that a log puts into a remedy is a word of a shell that stands for itself, whoever wrote the log."""
+    """Return whether each value that a log puts into a remedy is a literal shell word: anybody may write a log."""
     said = {name: value for name, value in match.values if f"{{{name}}}" in step}
     return all(map(_WORD.fullmatch, said.values())) and HIDDEN not in map(values_of(match).get, said)
 
 
 def _advice(verdict: Verdict, *ids: str) -> tuple[Cause, ...]:
-    """Return what of these advices is said about a verdict, whatever single lines show."""
+    """Return those of these advice entries that apply to a verdict, whatever single lines show."""
     found = (vocabulary().advice[id_] for id_ in ids)
     return tuple(Cause(a.id, a.summary, (), a.remedy, a.source, ()) for a in found if verdict in a.verdicts)
 
 
 def _some_nodes(report: LogReport, *, out_of_time: bool) -> Cause | None:
-    """Return what is said first of a job that used the fast network on most of its nodes, and not on others.
+    """Return the first cause of a job that used the fast network on most of its nodes but not on all.
 
-    Of one that was `out_of_time`, it is said of any number of them.
+    For a job that ran `out_of_time`, any number of nodes without the fast network is enough.
     """
     fast = sum(group.count for group in report.nodes if group.verdict in FAST)
     slow = [node for group in report.nodes if group.verdict not in FAST for node in group.nodes]
@@ -249,7 +249,7 @@ def _some_nodes(report: LogReport, *, out_of_time: bool) -> Cause | None:
         return None
     names = hostlist(slow)
     counts = {"slow": f"{len(slow)}", "all": f"{fast + len(slow)}", "fast": f"{fast}"}
-    # names in brackets are a pattern for a shell, and those of a log are anybody's; `#SBATCH` is a comment to it
+    # to a shell, names in brackets are a pattern and `#SBATCH` is a comment; names from a log may be anything
     words = {"nodes": names, "only": shell_quote(f"--nodelist={names} --gpus-per-node=8")}
     summary, *because = (text.format_map(counts | words) for text in (general.summary, *general.because))
     remedy = tuple(step.filled(counts | words) for step in general.remedy)

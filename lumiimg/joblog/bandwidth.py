@@ -1,8 +1,8 @@
-"""What bandwidth tests measured: the tables that rccl-tests and nccl-tests print into a log.
+"""Bandwidth measurements: the tables that rccl-tests and nccl-tests print into a log.
 
 Sources of the formats: NVIDIA/nccl-tests src/common.cu and src/util.cu up to 2.19 (busbw in GB/s of 1e9 bytes; a row is
-printed in three parts, so NCCL's lines may stand between them), ROCm/rccl-tests src/common.cu (the same table, `error`
-instead of `#wrong` before its version for NCCL 2.13).
+printed in three parts, so NCCL's lines may come between them), ROCm/rccl-tests src/common.cu (the same table, but
+`error` instead of `#wrong` before its version for NCCL 2.13).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from lumiimg.joblog.report import Measurement
 
 TABLE_LIMIT = 64
 _HOST_LIMIT = 16_384
-"""Host names kept while a list of devices is read; beyond it the number of nodes is not known."""
+"""Maximum number of host names stored while reading a device list; beyond it, the number of nodes is unknown."""
 _PATIENCE = 200_000
-"""Lines without a row after which a table is over whose end was not seen: on a large job the first row waits for all
-channels of all ranks."""
+"""Number of lines without a row after which a table counts as finished even if its end was not seen. On a large job,
+the first row comes after the lines of all channels of all ranks."""
 _WRONG_LIMIT = 10**15
 _POINTS = 256
-"""Sizes whose bandwidth is kept: the largest, which decide."""
+"""Maximum number of sizes stored: the largest, which matter most."""
 _DEFAULT = ("time", "algbw", "busbw", "#wrong") * 2
 
 _NUMBER = r"\d{1,15}(?:\.\d{1,6})?(?:e[+\-]\d\d)?"
 _TYPE = r"(?:b?float(?:16)?|bf16|half|double|char|u?int(?:8|32|64)?|(?:fp|f)8_?e[45]m[23])(?!\w)"
 _RELEVANT = re.compile(rb"#|rccl-tests: |\d {1,24}\d{1,15}(?:\.\d| {1,24}[a-z])")
-"""In each line of a table."""
+"""Cheap filter that every line of a table passes."""
 _WORDS = re.compile(
     r"(?P<start># nThread|# Using devices|Collective test starting: (?P<test>[\w.\-]{1,64}))"
     r"|#\s{1,4}Rank\s{1,8}(?P<rank>\d{1,7})\s.{0,40}?Pid\s{1,12}\d{1,10} on\s{1,64}(?P<host>[\w.\-]{1,64})"
@@ -37,57 +37,57 @@ _WORDS = re.compile(
     r"|Out of bounds values\s{0,20}: (?P<wrong>\d{1,12})"
     rf"|(?P<end>Avg bus bandwidth)(?:\s{{0,20}}: (?P<average>{_NUMBER}))?"
 )
-"""What a table has beside its rows."""
+"""Parts of a table other than its rows."""
 _COLUMNS = re.compile(r"\b(?:size\s{1,40}count|bytes\s{1,40}N)\s{1,40}type((?:\s{1,40}[\w#%]{1,12}){3,26})")
 _ROW = re.compile(
     rf"(?P<size>\d{{1,15}}) {{1,24}}(?P<count>\d{{1,15}}) {{1,24}}{_TYPE}(?: {{1,24}}[a-z]{{2,12}}(?!\w))?"
 )
 _CELL = rf"(?:N/A|-?{_NUMBER}\*?)(?=[\sA-Za-z\[(#]|$)"
 _CELLS = re.compile(rf"\s{{0,40}}{_CELL}(?:\s{{1,40}}{_CELL}){{0,23}}")
-"""The rest of a row; what another process printed may be joined to its end."""
+"""The rest of a row; output of another process may be joined to its end."""
 _LABEL = re.compile(
     r"^\s{0,8}(\d{1,7}): |\[(\d{1,7},\d{1,7})\]<std|\(([\w.:\-]{1,64} pid=\d{1,10})|\[([a-z]{1,16}\d{1,6})\]:"
 )
-"""Of srun -l, Open MPI, Ray and torchrun, by which the tables of two processes do not mix."""
+"""Labels of srun -l, Open MPI, Ray and torchrun, which keep the tables of two processes apart."""
 
 
 @dataclass(slots=True)
 class _Table:
-    """What is known of a table so far."""
+    """State of a table while it is read."""
 
     seen: int
-    """Line of the file that was the last of it."""
+    """Number of its latest line in the file."""
     position: int = 0
     headed: bool = False
-    """The header was seen, not only what stands before it."""
+    """Whether the header was seen, and not only what precedes it."""
     test: str | None = None
     ranks: int = 0
     hosts: set[str] | None = field(default_factory=set)
-    """None where there are too many."""
+    """Host names; None if there are too many."""
     nodes: int | None = None
     names: tuple[str, ...] = _DEFAULT
     has_root: bool = True
     rest: tuple[str, ...] = ()
-    """Columns of the current row that are still to come."""
+    """Columns of the current row that are still missing."""
     size: int = -1
     points: dict[int, float] = field(default_factory=dict)
-    """The best bandwidth of each size."""
+    """Best bandwidth by size."""
     average: float | None = None
     checked: bool = False
     wrong: int = 0
     wrong_position: int | None = None
 
     def is_over(self, line: int) -> bool:
-        """Whether enough lines have passed without one of the table that no more will come."""
+        """Return whether no more lines are expected, because too many others have passed since the last one."""
         return line - self.seen > _PATIENCE
 
     def take_device(self, found: re.Match[str], *, full: bool) -> None:
-        self.ranks = max(self.ranks, int(found["rank"]) + 1)  # a long list is cut short
+        self.ranks = max(self.ranks, int(found["rank"]) + 1)  # long device lists are truncated
         if self.hosts is not None and found["host"] not in self.hosts:
             self.hosts = None if full else self.hosts | {found["host"]}
 
     def take_columns(self, line: str) -> None:
-        """Take the header of the table; a cut one has the usual columns."""
+        """Read the header of the table; a truncated header means the usual columns."""
         self.nodes, self.hosts = len(self.hosts) if self.hosts else None, set()
         if found := _COLUMNS.search(line):
             names = found[1].split()
@@ -103,7 +103,7 @@ class _Table:
 
     def take_row(self, row: re.Match[str]) -> None:
         self.size = int(row["size"])
-        self.rest = () if self.size < int(row["count"]) else self.names  # the first digits are cut off
+        self.rest = () if self.size < int(row["count"]) else self.names  # the leading digits are missing
 
     def take_cells(self, cells: list[str], at: int) -> None:
         for name, cell in zip(self.rest, cells, strict=False):
@@ -113,7 +113,7 @@ class _Table:
                 self._take_best(float(cell.rstrip("*")))
             elif name == "#wrong":
                 self.take_wrong(min(int(float(cell.rstrip("*"))), _WRONG_LIMIT), at)
-            elif name in {"error", "res"}:  # the largest deviation, with a star where it is too large
+            elif name in {"error", "res"}:  # the largest deviation, starred if it is too large
                 self.take_wrong(int(cell.endswith("*")), at)
         self.rest = self.rest[len(cells) :]
 
@@ -124,7 +124,7 @@ class _Table:
 
     def measurement(self, place: Callable[[int], tuple[str, int]]) -> Measurement:
         file, line = place(self.position)
-        alone = self.ranks == 1  # it sends nothing: programs print 0 GB/s, or how fast its memory is
+        alone = self.ranks == 1  # it sends nothing: programs print 0 GB/s, or the speed of its memory
         return Measurement(
             test=self.test,
             ranks=self.ranks or None,
@@ -146,10 +146,10 @@ class BandwidthReader:
         self._line = 0
         self._tables: list[_Table] = []
         self._open: dict[str, _Table] = {}
-        """By the label of the process."""
+        """Open tables by process label."""
 
     def feed(self, file: str, block: bytes, position: Callable[[int], int]) -> None:
-        """Take in whole lines of a file; `position(n)` is that of the n-th line of the block, from 0 on."""
+        """Read whole lines of a file; `position(n)` is the position of line n of the block, counted from 0."""
         if file != self._file:
             self._file, self._open, self._line = file, {}, 0
         lines = block.count(b"\n") + (not block.endswith(b"\n"))
@@ -160,7 +160,7 @@ class BandwidthReader:
         self._line += lines
 
     def _take(self, line: str, now: int, at: int) -> None:
-        """Take in a line of a file: its number, and its position in the log."""
+        """Read a line of a file, given its number `now` and its position `at` in the log."""
         begin = end_of(prefixes().launcher, line)
         tag = _LABEL.search(line[:begin])
         label = next(filter(None, tag.groups()), "") if tag else ""
@@ -172,7 +172,7 @@ class BandwidthReader:
             self._words(found, line, label, now, at)
 
     def _numbers(self, table: _Table, text: str, now: int, at: int) -> None:
-        """Read the rows in a line, or what follows of one."""
+        """Read the rows in a line, or the continuation of a row."""
         rows = list(_ROW.finditer(text))
         starts = [row.start() for row in rows] + [len(text)]
         for row, end in zip(rows, starts[1:], strict=True):
@@ -187,7 +187,7 @@ class BandwidthReader:
             table.take_cells(found[0].split(), at)
 
     def _words(self, found: re.Match[str], line: str, label: str, now: int, at: int) -> None:
-        """Read what a table has beside its rows."""
+        """Read a part of a table other than a row."""
         table = self._open.get(label)
         if found["start"]:
             if table is None or table.headed or found["test"] or table.ranks:
@@ -201,7 +201,7 @@ class BandwidthReader:
         elif found["columns"]:
             if table is None or (table.headed and table.position != at):
                 table = self._begin(label, now)
-            if not table.headed:  # else the second half of the same line
+            if not table.headed:  # otherwise it is the second half of the same line
                 table.seen = now
                 table.take_columns(line)
                 self._head(table, at)
@@ -209,25 +209,25 @@ class BandwidthReader:
             if table is not None and table.headed:
                 table.average = float(found["average"]) if found["average"] else None
                 del self._open[label]
-        elif count := int(found["wrong"]):  # rows may be missing, and not all versions count in their rows
-            if table is None or not table.headed:  # wrong results count without a head, too
+        elif count := int(found["wrong"]):  # rows may be missing, and not all versions count wrong results in them
+            if table is None or not table.headed:  # wrong results count even without a header
                 table = self._begin(label, now)
                 self._head(table, at)
             table.take_wrong(max(0, count - table.wrong), at)
 
     def _begin(self, label: str, now: int) -> _Table:
-        """Open a table."""
+        """Open a table, closing the oldest one if there are too many."""
         if label not in self._open and len(self._open) >= TABLE_LIMIT:
             self._open.pop(next(iter(self._open)))
         table = self._open[label] = _Table(now)
         return table
 
     def _head(self, table: _Table, at: int) -> None:
-        """Note where a table begins; one beyond the limit is read, but not kept."""
+        """Record where a table begins; tables beyond the limit are read but not stored."""
         table.position, table.headed = at, True
         if len(self._tables) < TABLE_LIMIT:
             self._tables.append(table)
 
     def measurements(self, place: Callable[[int], tuple[str, int]]) -> tuple[Measurement, ...]:
-        """Return the tables so far, in the order of the log; `place` gives the file and line of a position."""
+        """Return the tables read so far, in log order; `place` maps a position to its file and line."""
         return tuple(table.measurement(place) for table in self._tables)

@@ -1,4 +1,4 @@
-"""Communicators that ranks began and never had: which, and whose ranks did not begin them."""
+"""Communicators that were begun but never completed, and the ranks that did not begin them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def not_completed(processes: Sequence[ProcessLog]) -> list[tuple[ProcessLog, Match]]:
-    """Return the beginnings of communicators of several ranks that were never completed."""
+    """Return where communicators of several ranks were begun but never completed."""
     found = []
     for process in processes:
         if len(begun := process.saw("init-begun")) < process.limit:
@@ -30,7 +30,7 @@ def not_completed(processes: Sequence[ProcessLog]) -> list[tuple[ProcessLog, Mat
 
 
 def ending_in_init(begun: tuple[ProcessLog, Match], processes: Sequence[ProcessLog]) -> Ending:
-    """Return the ending of a job of which a communicator was never completed, with the ranks that did not begin it."""
+    """Return the ending of a job with a communicator that never completed, naming the ranks that did not begin it."""
     process, begin = begun
     here = next(
         (one for key, one in process.communicators.items() if key.startswith(f"{begin.value('comm')}/")),

@@ -1,8 +1,8 @@
-"""Which trouble ended the job: the first death that stands by itself.
+"""Find the trouble that ended the job: the first death that did not follow from another one.
 
-Lines of one file are in the order of time, but for Slurm's report that the kernel killed for want of memory: it comes
-when the step ends, behind what other ranks printed of it. So what may follow from another rank's death comes second,
-whenever it was printed.
+Lines of one file are in chronological order, except for Slurm's report of an out-of-memory kill: it appears when the
+step ends, after what other ranks printed as a consequence. So anything that may follow from another rank's death ranks
+second, whenever it was printed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
 
 _NEAR_LINES, _OF_EACH = 1000, 100
-"""Lines between an error and the end of a process that followed from it: of all processes, and more of its own."""
+"""Maximum distance in lines from an error to the end of a process caused by it: a base, plus lines per process."""
 _LAST_WORDS = 100
-"""Lines that a program may print of its own when it ends with an error."""
+"""Maximum number of lines that a program may print after its fatal error."""
 _FRAMES = 40
-"""Lines of an exception that Python ignores."""
+"""Maximum number of lines of an exception that Python ignores."""
 _ALIVE = ("network", "channel", "local-channel", "connected", "provider")
-"""What a process prints that lives."""
+"""Events that show that a process is alive."""
 _OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
 _STANDS_ALONE = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.RAISED, ExitRole.OUTSIDE, ExitRole.CANCELLED})
 _MAY_FOLLOW = frozenset({ExitRole.WAITED, ExitRole.FOLLOWS, ExitRole.OTHER, ExitRole.EXIT})
@@ -41,19 +41,19 @@ _OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
 _OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
 _OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
 _KINDS, _FOLLOWING = 4, 2
-"""Of what ended a process, in the order in which they are looked for; the one that may follow on another's end."""
+"""Number of kinds of ends, tried in this order; and the kind that may follow from the end of another process."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER, ExitRole.FOLLOWS})
-"""What the library says of a call that failed is nearer to the reason."""
+"""Ends for which the library's message about a failed call is closer to the reason."""
 _LOST = "6"
 """ncclRemoteError."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
 _SIGNALLED = re.compile(r": Killed|[Ee]xit(?:ed with exit)? code \(?(?:130|137|143)\b")
 _LAST_ERROR = 5
-"""Lines behind an error of PyTorch in which it quotes NCCL."""
+"""Number of lines after a PyTorch error in which it may quote NCCL."""
 
 
 class FailedCall(NamedTuple):
-    """A call of the library that failed, by the trace that it prints, and the warning before it."""
+    """A failed library call, identified by the trace that it prints, and the warning before it."""
 
     process: ProcessLog
     call: Match
@@ -65,21 +65,21 @@ class FailedCall(NamedTuple):
 
 
 class End(NamedTuple):
-    """What is known of how the job ended, and the lines that show it."""
+    """What is known about the end of the job, and the lines that show it."""
 
     ending: Ending
     clean_up: frozenset[str] = frozenset()
-    """Ids of what looks like a death, and only follows on one."""
+    """Ids of troubles that look like a death but are only a consequence of one."""
     lines: tuple[Match, ...] = ()
-    """Those of a cause that has no signature."""
+    """Lines of a cause without a signature."""
     first: Trouble | None = None
-    """The line of one that has."""
+    """The trouble, if the cause has a signature."""
 
 
 def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog, dead: Collection[str]) -> End:
-    """Return how the job ended, by the lines of its processes and the troubles that they show.
+    """Return how the job ended, judging by the lines of its processes and the troubles that they show.
 
-    `dead`: names of the processes that their own network ended.
+    `dead` contains the names of processes that died of their own network.
     """
     lines = _LastLines(processes, held, log)
     clean_up = frozenset(one.signature.id for one in lines.clean_up)
@@ -107,7 +107,7 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
 
 
 class _LastLines:
-    """The lines of a job that may have ended it, and what stands around them."""
+    """The lines of a job that may have ended it, and their surroundings."""
 
     def __init__(self, processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> None:
         self.log, self.processes, self.held = log, processes, held
@@ -115,7 +115,7 @@ class _LastLines:
         ignored = (one.last_at for process in processes for one in process.saw("exception-ignored"))
         alive = (sign.last_at for process in processes for sign in process.saw(*_ALIVE))
         self.ignored, self.alive, starts = Places(log, ignored), Places(log, alive), Places(log, _starts(processes))
-        self.known: dict[int, list[Trouble]] = {}  # what lines say, by their places
+        self.known: dict[int, list[Trouble]] = {}  # troubles by the positions of their lines
         for trouble, at in ((one, at) for one in held for at in {*one.places}):
             self.known.setdefault(at, []).append(trouble)
         seen = [
@@ -123,7 +123,7 @@ class _LastLines:
             for one in sorted(held, key=lambda one: (one.at, one.signature.weight is Weight.ECHO))
             if one.signature.is_grave
             and not self._is_ignored(one.match.last_at)
-            # of the run before
+            # these belong to the previous run
             and starts.last(one.at) <= one.match.last_at
         ]
         self.clearing = Places(log, (one.at for one in seen if one.ends in _OF_CLEARING))
@@ -138,10 +138,10 @@ class _LastLines:
         self.outside = Places(log, (one.at if one.ends is ExitRole.OUTSIDE else self._cleared(one.at) for one in cut))
 
     def first_death(self, dead: Collection[str]) -> Trouble | None:
-        """Return the line that ended a process and does not follow from another: the first of its kind.
+        """Return the first line, of the most telling kind, that ended a process and does not follow from another end.
 
-        A rank that lost a connection says less than how another one ended, and a launcher that names no rank less than
-        its next lines; what other files say may have been before.
+        The end of a rank explains more than another's lost connection, and a launcher's next lines explain more than a
+        line that names no rank; lines in other files may have come earlier.
         """
         for kind in range(_KINDS):
             found = (one for one in self.candidates if _kind(one, dead) == kind)
@@ -151,10 +151,10 @@ class _LastLines:
         return None
 
     def _says_more(self, one: Trouble, first: Trouble) -> bool:
-        """Whether a line says how a rank ended that others lost or waited for; those came to their ends later.
+        """Return whether a line explains the end better: how the rank ended that `first` lost or waited for.
 
-        A launcher that names no rank says less than its next lines, and an error of PyTorch less than the last words
-        of NCCL that it quotes behind it.
+        A launcher's line without a rank explains less than its next lines, and an error of PyTorch less than the last
+        message of NCCL that it quotes after it.
         """
         behind = {ExitRole.WAITED, ExitRole.FOLLOWS}
         if first.ends is ExitRole.WAITED and lost_another(first.signature) and one.ends in behind:
@@ -171,21 +171,21 @@ class _LastLines:
 
     @cached_property
     def _losers(self) -> tuple[frozenset[object], ...]:
-        """Who lost another rank."""
+        """The ranks, nodes and processes that lost another rank."""
         return those_hit([one for one in self.candidates if lost_another(one.signature)])
 
     def led_to(self, failed: FailedCall, first: Trouble) -> bool:
-        """Whether a call that failed is perhaps before a death, and did not fail of the end of another process."""
+        """Return whether a failed call may precede a death, and did not fail because another process ended."""
         at = failed.call.first_at
         known = [one.signature for one in self.known.get(failed.warning.first_at, ())] if failed.warning else []
         is_lost = any(map(lost_another, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
         return not is_lost and (at < first.at or not self.log.same_file(at, first.at))
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
-        """Return what a line that ended the job says, and whom it hit."""
+        """Return the ending described by the line that ended the job, with the rank or node that it hit."""
         same = [one for one in self.candidates if one.signature is first.signature]
         named = [whom(one) for one in (first, *self._heads_of_stack(first), *same)]
-        if not any(map(any, named)) and first.ends not in OF_NO_RANK:  # the launcher names it, perhaps
+        if not any(map(any, named)) and first.ends not in OF_NO_RANK:  # the launcher may name it
             exits = (one for one in self.candidates if one.ends is ExitRole.EXIT and one.at > first.at)
             named += [whom(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
         ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
@@ -194,7 +194,7 @@ class _LastLines:
         return Ending(how, first.signature.id, first.summary, ranks, node, is_likely, by_network)
 
     def _heads_of_stack(self, one: Trouble) -> Iterator[Trouble]:
-        """Yield the lines that begin MPI's error stack: its last line says why, and only the first of which rank."""
+        """Yield the first lines of MPI's error stack: the last line says why, but only the first names the rank."""
         head = vocabulary().signatures["mpi-error"]
         if one.signature.id in head.unless:
             begun = [match for match in one.process.saw(head.id) if self.log.same_file(match.first_at, one.at)]
@@ -202,7 +202,7 @@ class _LastLines:
             yield from (Trouble(one.process, head, match) for match in near)
 
     def last_error(self) -> Trouble | None:
-        """Return an error that is known, and that stands so near the end of the log that it may have been the end."""
+        """Return a known error that is close enough to the end of the log to have ended the job."""
         last = [(one.match.last_at, one) for one in self.candidates if one.ends in _OF_ERROR]
         errors = [one for at, one in last if one.ends is ExitRole.RAISED and self._is_near_the_end(at)]
         near = self._last_tracebacks()
@@ -210,15 +210,15 @@ class _LastLines:
         return errors[0] if errors else None
 
     def unclear(self) -> Ending:
-        """Return how a job ended of which no line is known that may have ended it."""
+        """Return the ending of a job in which no known line may have ended it."""
         if self._last_tracebacks():
             return Ending(cause="end-unclear", summary=vocabulary().advice["end-unclear"].summary)
         return Ending(How.COMPLETED if self.log.job.saw("completed") else How.UNKNOWN)
 
     def last_warning(self) -> Match | None:
-        """Return a warning of the library behind which nothing shows that the job went on.
+        """Return a warning of the library after which nothing shows that the job continued.
 
-        It is not known, or it is of a process that had a network before, which it therefore does not explain.
+        The warning has no signature, or one whose effect explains nothing, as the process already had a network.
         """
         for process in self.processes:
             alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
@@ -234,7 +234,7 @@ class _LastLines:
         return [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
 
     def calls_that_failed(self) -> list[FailedCall]:
-        """Return the library's own calls that failed and were the last of their process."""
+        """Return failed library calls after which their process showed no sign of life."""
         found = []
         for process in self.processes:
             alive = max((one.last_at for one in process.saw(*_ALIVE, "init-complete")), default=-1)
@@ -245,7 +245,7 @@ class _LastLines:
         return sorted(found, key=lambda one: one.call.first_at)
 
     def ending_by(self, failed: FailedCall, *, is_likely: bool) -> Ending:
-        """Return the ending by a call that failed: what is known of its warning, else the warning as it stands."""
+        """Return the ending caused by a failed call: the known trouble of its warning, or the text of the warning."""
         process, call, warning = failed
         words = warning.value("text") if warning else f"a call failed: {call.text}"
         known = [one for one in self.known.get(warning.first_at, ()) if one.process is process] if warning else []
@@ -262,35 +262,35 @@ class _LastLines:
         return after is not None and len(after) < _LAST_WORDS and not went_on(after)
 
     def _is_ignored(self, at: int) -> bool:
-        """Whether Python printed the error and went on with its own end, as of a destructor."""
+        """Return whether Python printed the error but ignored it, as for one in a destructor."""
         mark = self.ignored.before(at)
         return mark is not None and self._distance(mark, at) <= _FRAMES
 
     def _distance(self, at: int, later: int) -> int:
-        """Return the lines between two places of a file."""
+        """Return the number of lines between two positions in a file."""
         return self.log.place(later)[1] - self.log.place(at)[1]
 
     def _cleared(self, at: int) -> int:
-        """Return where Slurm began to clear the step away, in the file of a position; the position where it did not."""
+        """Return where Slurm began to clear the step away in the file of a position, or the position if it did not."""
         return min(at, self.clearing.first(at))
 
     def _deaths(self, one: Trouble) -> tuple[int, ...]:
-        """Return where a line says that a process died, or where a program stopped at an error."""
+        """Return the positions where a line says that a process died, or where a program stopped at an error."""
         if one.ends in _OF_DEATH:
             return one.places
         return one.places[1:] if one.ends in _OF_ERROR and self._is_last(one.match.last_at) else ()
 
     def _is_clean_up(self, one: Trouble, deaths: Places, ended: Places) -> bool:
-        """Whether a line is of a step that is cleared away: a process of it died, or Slurm ended the job (`ended`)."""
+        """Return whether a line comes from clearing a step away: a process died, or Slurm ended the job (`ended`)."""
         began = self._cleared(one.at)
         if one.ends is ExitRole.CRASH or (one.ends is ExitRole.EXIT and _SIGNALLED.search(one.match.text)):
-            return began < one.at  # shared memory goes away first, and Slurm sends signals
+            return began < one.at  # shared memory disappears first, and Slurm sends signals
         death, end = (deaths.before(began), ended.after(began)) if one.ends is ExitRole.CANCELLED else (None, None)
         has_died = death is not None and self._may_follow(began, death)
         return has_died or (end is not None and self._distance(began, end) <= _FRAMES)
 
     def _ended_its_process(self, one: Trouble) -> bool:
-        """Whether a process did not go on after a line: programs catch errors, and print them all the same."""
+        """Return whether a process did not continue after a line: programs also print errors that they catch."""
         last, same_file = one.match.last_at, self.log.same_file
         alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
         if any(at > last and same_file(at, last) for at in alive):
@@ -304,24 +304,24 @@ class _LastLines:
         return bool(exits) or (one.ends is ExitRole.RAISED and (self._is_last(last) or self._was_late(last)))
 
     def _was_late(self, error: int) -> bool:
-        """Whether srun said that a process ended just before its last words came, which are those of the log."""
+        """Return whether srun reported the end of a process just before its last words, which also end the log."""
         before = self.exits.before(error)
         return before is not None and self._distance(before, error) <= _FRAMES and self._is_near_the_end(error)
 
     def _may_follow(self, at: int, error: int) -> bool:
-        """Whether a process that ended may have ended of an error: soon after it, or in another file."""
+        """Return whether the end of a process may follow from an error: it is soon after it, or in another file."""
         return not self.log.same_file(at, error) or (at > error and self._distance(error, at) <= self.near)
 
     def _is_last(self, at: int) -> bool:
-        """Whether all lines behind a place may follow when a program has ended."""
+        """Return whether all lines after a position are such as may follow the end of a program."""
         after = self.log.lines_after(at)
         return after is not None and is_aftermath(after)
 
 
 def _kind(one: Trouble, dead: Collection[str]) -> int | None:
-    """Return which of the kinds of ends a line is of: of itself, a transfer's, one that may follow on others, a step's.
+    """Return the kind of end that a line shows: independent, of a transfer, possibly a consequence, or of a whole step.
 
-    `dead`: names of the processes that their own network ended.
+    `dead` contains the names of processes that died of their own network.
     """
     effect = one.signature.effect
     if one.ends in _STANDS_ALONE or (effect in _OF_NETWORK and one.process.name in dead):
@@ -334,7 +334,7 @@ def _kind(one: Trouble, dead: Collection[str]) -> int | None:
 
 
 def _starts(processes: Sequence[ProcessLog]) -> Iterator[int]:
-    """Yield where processes that were connected printed first: behind a death, they are of the next run of the job."""
+    """Yield the first positions of connected processes: after a death, they belong to the next run of the job."""
     for process in processes:
         if not process.shared and any(one.has_origin for one in process.saw("connected", "channel")):
             yield min(one.first_at for one in process.matches)

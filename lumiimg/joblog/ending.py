@@ -1,4 +1,4 @@
-"""How a job ended: what ended it, whom that hit first, how sure it is."""
+"""How a job ended: what ended it, which rank or node it hit first, and how certain that is."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class How(StrEnum):
     """How a job ended."""
 
     COMPLETED = "completed"
-    """Slurm says that it completed."""
+    """Slurm reports that it completed."""
     RUNNING = "running"
-    """It is followed while it runs, and nothing shows that it ended."""
+    """It is being followed while it runs, and nothing shows that it ended."""
     DIED = "died"
     TIME_LIMIT = "time-limit"
     CANCELLED = "cancelled"
-    """Somebody cancelled it, or Slurm took its nodes back."""
+    """Somebody cancelled it, or Slurm preempted it."""
     UNKNOWN = "unknown"
     """The log does not show how, or whether, it ended."""
 
@@ -28,33 +28,33 @@ class Ending:
     """How the job ended, and what ended it."""
 
     how: How = How.UNKNOWN
-    """Whether it came to its own end."""
+    """Whether it ran to its own end, and if not, what happened."""
     cause: str | None = None
-    """Id of what ended it, or may have: of a signature, or of what is said where none is known. Null: nothing seen."""
+    """Id of what ended it, or may have: a signature, or general advice if no signature fits. Null: nothing was seen."""
     summary: str = ""
-    """What it was; of a failure that no signature knows the library's own words."""
+    """What it was; for a failure without a signature, the library's own words."""
     ranks: str | None = None
-    """The rank, or ranks (`0-3,7`), that it hit first; null where the log does not say."""
+    """The rank or ranks (`0-3,7`) that it hit first; null if the log does not say."""
     node: str | None = None
-    """The node that it hit first; null where the log does not say."""
+    """The node that it hit first; null if the log does not say."""
     is_likely: bool = False
-    """Whether that it ended the job is inferred: no line after it shows that the job went on, and none that it died."""
+    """Whether it is only inferred to have ended the job: no later line shows that the job continued or died."""
     by_network: bool = False
-    """Whether the network itself ended it, as the verdict says: it could not be started, and nothing replaces it."""
+    """Whether the network itself ended the job, as the verdict says: it could not start, and there is no fallback."""
 
     @property
     def sentence(self) -> str:
-        """What it was, and whom it hit."""
+        """What it was, and which rank or node it hit."""
         where = " on ".join(filter(None, (ranks_word(self.ranks) if self.ranks else "", self.node)))
         said = ", ".join(filter(None, (where, "likely" if self.is_likely else "")))
         return f"{self.summary} ({said})" if said else self.summary
 
     @property
     def is_failure(self) -> bool:
-        """Whether the job did not come to its own end."""
+        """Whether the job did not run to its own end."""
         return self.how in {How.DIED, How.TIME_LIMIT, How.CANCELLED}
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first thing to be said of the job, before its network."""
+        """Whether the report states it first, before the network."""
         return self.cause is not None and not self.by_network

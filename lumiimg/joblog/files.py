@@ -1,4 +1,4 @@
-"""Where a log comes from: files, folders, compressed files, standard input; always as blocks of whole lines."""
+"""Read a log from files, folders, compressed files or standard input, always as blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 STDIN = "-"
 BLOCK_BYTES = 256 * 1024
 LINE_LIMIT_BYTES = 1024 * 1024
-"""A longer line is none that NCCL printed: what is beyond is passed over, so that memory stays constant."""
+"""Maximum length of a line: NCCL prints no longer ones. The rest is skipped, so that memory stays constant."""
 ENDLESS_BYTES = 1 << 30
-"""So much without the end of a line: none comes any more, as of /dev/zero."""
+"""Maximum number of bytes without a line end: after that, none is expected, as with /dev/zero."""
 REPEATED_BYTES = 256 << 20
-"""So much of one line over and over, of a stream: the rest is the same, as of yes(1)."""
+"""Maximum number of bytes of one repeated line in a stream: the rest is the same, as with yes(1)."""
 STREAM_BYTES = 64 << 30
-"""So much is read of a stream; no log of a job that is piped in is larger."""
+"""Maximum number of bytes read from a stream; no piped job log is larger."""
 FILE_LIMIT = 65_536
 DEPTH_LIMIT = 8
 HEAD_BYTES = 64
 XZ_MEMORY_BYTES = 128 << 20
-"""`xz -9` asks for 65 MiB; zstd's own limit is the same."""
+"""Memory limit for xz: `xz -9` needs 65 MiB; zstd's own limit is the same."""
 _BZIP2 = "is compressed with bzip2"
 _ANSWER = b'{\n  "schema": '
-"""The beginning of an answer in JSON about a log: it may quote lines of one, and is none."""
+"""Beginning of lumiimg's JSON output: it may quote lines of a log, but is not one."""
 _POLL_SECONDS = 1.0
-"""Between looks at a log that is still written."""
+"""Interval between reads of a log that is still being written."""
 _DIGITS = re.compile(r"(\d+)")
 
 Warn = Callable[[str], None]
@@ -56,7 +56,7 @@ Warn = Callable[[str], None]
 def read_log(
     names: Sequence[str], warn: Warn, progress: Callable[[int, int | None], None] = lambda _, __: None
 ) -> LogReport:
-    """Return the answer about the log of a job: files, folders with files, `-` for standard input; see `read_files`."""
+    """Return the answer about a job's log: files, folders, or `-` for standard input; see `read_files`."""
     return read_files(log_files(names, warn), warn, progress)
 
 
@@ -65,8 +65,8 @@ def read_files(
 ) -> LogReport:
     """Return the answer about the log of a job in these files.
 
-    `warn` gets what could not be read to its end, `progress` how many bytes were read so far, and of how many; None
-    where that is not known. Raises BadInputError if one cannot be read, or is not a log.
+    `warn` is called for files that could not be read to the end, `progress` with the bytes read so far and the total,
+    which is None if unknown. Raises BadInputError if a file cannot be read or is not a log.
     """
     sizes = [_size_bytes(file) for file in files]
     total = None if None in sizes else sum(filter(None, sizes))
@@ -81,7 +81,7 @@ def read_files(
 
 
 def _size_bytes(file: str) -> int | None:
-    """Return the size of a regular file; None of what has none."""
+    """Return the size of a regular file; None for anything else."""
     if file == STDIN:
         return None
     status = os.stat(file)  # noqa: PTH116 - of 24,000 files
@@ -90,7 +90,7 @@ def _size_bytes(file: str) -> int | None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: all that is kept of 24,000 files is in use, and looking through it takes 3 s."""
+    """Suspend garbage collection: everything stored for 24,000 files is in use, and scanning it takes 3 s."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -104,11 +104,11 @@ def _uncollected() -> Iterator[None]:
 
 
 def log_files(names: Sequence[str], warn: Warn = lambda _: None) -> list[str]:
-    """Return the files to read, folders replaced by the text files in them, in natural order of their names.
+    """Return the files to read, with folders replaced by the text files in them, in natural order of their names.
 
-    `warn` is called for logs of a folder that are packed with bzip2, and not read. One that is named twice, or through
-    a folder too, is there once. Raises BadInputError for a name that is not there, a folder without a log, or a file
-    that is not text.
+    `warn` is called for logs in a folder that are skipped because they are compressed with bzip2. A file that is named
+    twice, or named and in a named folder, is returned once. Raises BadInputError for a name that does not exist, a
+    folder without a log, or a file that is not text.
     """
     once: dict[object, str] = {}
     for name in names:
@@ -152,7 +152,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def refuse_binary(name: str) -> None:
     """Raise BadInputError for a file that cannot be a log, or cannot be read."""
     try:
-        # what a pipe holds can be read once
+        # a pipe can be read only once
         head = b"" if Path(name).is_fifo() else read_beginning(name, HEAD_BYTES)
     except (OSError, ValueError) as error:
         raise BadInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=name) from error
@@ -161,7 +161,7 @@ def refuse_binary(name: str) -> None:
 
 
 def _fault(head: bytes) -> str | None:
-    """Return why a file that starts so cannot be a log; one whose start was cut off while it grew begins with zeros."""
+    """Return why a file with this start cannot be a log; one truncated while it was written begins with zeros."""
     if is_dump(head) or _packing(head):
         return None
     if head.startswith(b"1AY&SY", 4):
@@ -179,11 +179,11 @@ class _Packing(NamedTuple):
 
     unpacked: Callable[[BinaryIO], Iterator[bytes]]
     error: type[Exception]
-    """That is raised for a damaged file, beside OSError; EOFError where its end is missing."""
+    """Raised, besides OSError, for a damaged file; EOFError is raised if the end is missing."""
 
 
 def _packing(head: bytes) -> _Packing | None:
-    """Return how a file that starts so is unpacked; None where it is not compressed."""
+    """Return how to unpack a file with this start; None if it is not compressed."""
     if head.startswith(b"\x1f\x8b"):
         gzip, zlib = import_module("gzip"), import_module("zlib")
         return _Packing(lambda stream: _read(gzip.GzipFile(fileobj=stream)), zlib.error)
@@ -195,11 +195,11 @@ def _packing(head: bytes) -> _Packing | None:
 
 
 def _from_xz(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield what xz packed: LZMAFile has no bound on the memory that a file may ask for, up to 4 GiB."""
+    """Yield data unpacked from xz. LZMAFile does not limit the memory that a file may require, up to 4 GiB."""
     import lzma
 
     packed = b""
-    while packed := packed.lstrip(b"\0") or stream.read(BLOCK_BYTES):  # several parts, with padding between
+    while packed := packed.lstrip(b"\0") or stream.read(BLOCK_BYTES):  # several streams, with padding between them
         inner = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
         while not inner.eof:
             if inner.needs_input and not (packed := packed or stream.read(BLOCK_BYTES)):
@@ -212,8 +212,8 @@ def _from_xz(stream: BinaryIO) -> Iterator[bytes]:
 def blocks(name: str, warn: Warn, take_dump: Callable[[FlightDump], None] | None = None) -> Iterator[bytes]:
     """Yield the file, unpacked, as blocks of whole lines; memory does not grow with it.
 
-    `take_dump` gets a dump of PyTorch's flight recorder, which has no lines. Raises BadInputError if it cannot be read
-    or unpacked. A compressed file whose end is missing (it is still written) is read up to there, and `warn` is called.
+    `take_dump` is called with a dump of PyTorch's flight recorder, which has no lines. If the end of a compressed file
+    is missing (still being written), `warn` is called. Raises BadInputError if it cannot be read or unpacked.
     """
     packing = None
     damaged: tuple[type[Exception], ...] = ()
@@ -264,15 +264,15 @@ def _read(stream: BinaryIO) -> Iterator[bytes]:
 
 
 class LineSplitter:
-    """Makes whole lines of blocks; of a line that is longer than any that NCCL prints, the end is left out."""
+    """Splits blocks at line ends; a line longer than any that NCCL prints is truncated."""
 
     def __init__(self) -> None:
         self.rest = b""
-        """Of a line whose end has not come yet."""
+        """Beginning of a line whose end has not been read yet."""
         self._skipping = False
 
     def push(self, block: bytes) -> bytes:
-        """Take in the next block and return the lines that are whole now."""
+        """Add the next block and return the lines that are now complete."""
         if self._skipping:
             at = block.find(b"\n")
             if at < 0:
@@ -287,11 +287,11 @@ class LineSplitter:
 
 
 def whole_lines(data: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]:
-    """Yield blocks as others that end with a line, then a last line without an end, for which `warn` is called.
+    """Yield the data in blocks of whole lines, then a last line without a line end, for which `warn` is called.
 
-    It may be cut off, as jobs write in blocks: `nRanks 1` of 16, or a provider `c`, would be taken for the whole.
+    That line may be cut off, since jobs write in blocks: `nRanks 1` of 16, or a provider `c`, would be misread.
 
-    Raises BadInputError for what goes on without the end of a line.
+    Raises BadInputError for input that never has a line end.
     """
     splitter = LineSplitter()
     since = 0
@@ -307,7 +307,7 @@ def whole_lines(data: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]
 
 
 def _bounded(blocks_of_lines: Iterable[bytes], name: str, warn: Warn) -> Iterator[bytes]:
-    """Yield the lines of what has no known size: no more than 64 GiB, and of one line over and over 256 MiB."""
+    """Yield the lines of input of unknown size: at most 64 GiB, and at most 256 MiB of the same line repeated."""
     total = repeated = 0
     line = b""
     for lines in blocks_of_lines:
@@ -322,11 +322,11 @@ def _bounded(blocks_of_lines: Iterable[bytes], name: str, warn: Warn) -> Iterato
             return
 
 
-# -- a log that is still written
+# -- a log that is still being written
 
 
 class WrittenAgainError(Exception):
-    """What was read of a file is not in it any more."""
+    """The part of a file that was already read is no longer in it."""
 
 
 class Tail:
@@ -339,10 +339,10 @@ class Tail:
         self._lines = LineSplitter()
 
     def read(self) -> Iterator[bytes]:
-        """Yield the new lines in blocks; nothing while the file is absent.
+        """Yield the new lines in blocks; nothing while the file does not exist.
 
-        Raises WrittenAgainError for a file that became shorter, or another one under the name, and BadInputError for
-        one that is not text, or cannot be read.
+        Raises WrittenAgainError if the file became shorter or was replaced, and BadInputError if it is not text or
+        cannot be read.
         """
         try:
             with open_regular(self.file) as stream:
@@ -365,10 +365,10 @@ class Tail:
 
 
 def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> Iterator[LogReport]:
-    """Yield an empty answer, then one each time that more is found in the files.
+    """Yield an empty answer, then a new one each time the files show something new.
 
-    A file that is written again makes it start again with all of them. Does not end by itself: a job that is silent may
-    still run. Raises BadInputError if a file cannot be read.
+    If one file is rewritten, all of them are read again from the start. It never ends by itself: a silent job may still
+    be running. Raises BadInputError if a file cannot be read.
     """
     reader, tails, seen = LogReader(), [Tail(file) for file in files], 0
     yield _running(reader.report())
@@ -387,6 +387,6 @@ def follow(files: Sequence[str], sleep: Callable[[float], None] = time.sleep) ->
 
 
 def _running(report: LogReport) -> LogReport:
-    """Return a report on a log that is still written: what shows no end runs."""
+    """Return a report on a log that is still being written: a job without a visible end is running."""
     is_open = report.ended.how is How.UNKNOWN and report.ended.cause is None
     return replace(report, ended=replace(report.ended, how=How.RUNNING)) if is_open else report

@@ -1,8 +1,8 @@
-"""Dumps of PyTorch's flight recorder: which collective each rank began last, which ranks are behind, and in what.
+"""Dumps of PyTorch's flight recorder: which collective each rank began last, and which ranks are behind where.
 
-A process writes one when a collective takes too long: `nccl_trace_rank_3`, as a pickle, or as JSON. The formats:
+A process writes a dump when a collective takes too long: `nccl_trace_rank_3`, as a pickle or as JSON. Formats:
 torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, versions 2.0 to 2.10 (PyTorch 2.15).
-Only the file's name says the rank.
+Only the file name shows the rank.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.text import ranges
 
 GROUP_LIMIT, DUMP_LIMIT = 256, 16_384
-"""Process groups that are read of a dump, and dumps of a job."""
+"""Maximum number of process groups read from a dump, and of dumps per job."""
 DUMP_LIMIT_BYTES = 32 << 20
 _RANKS = 65_536
-"""Ranks that are read of a process group."""
+"""Maximum number of ranks read for a process group."""
 _NAMED = 64
-"""Ranks that are named in a line, or groups of them."""
+"""Maximum number of ranks, or ranges of ranks, named in a line."""
 _CALLS, _DIMENSIONS = 64, 64
-"""Calls that are kept of a process group, the last ones; dimensions of a tensor."""
+"""Maximum number of calls stored per process group (the latest), and of dimensions of a tensor."""
 _ENTRIES, _FRAMES = 100_000, 256
-"""Entries that are read of a dump, and frames of a call stack: a pickle may name one of them any number of times."""
+"""Maximum number of entries read from a dump, and of frames per call stack: a pickle may repeat one endlessly."""
 _CODES, _VALUES = 8_000_000, 1_000_000
-"""Codes of a pickle, and values of it that are kept: 20,000 collectives with their call stacks are half of it."""
+"""Maximum number of opcodes in a pickle, and of values: 20,000 collectives with call stacks need half of that."""
 _NUMBER_LIMIT = 10**18
 _PICKLE = re.compile(rb"\x80\x02\}\(X.\0\0\0(?:version|entries|pg_config)", re.DOTALL)
 _JSON = re.compile(rb'\s{0,16}\{\s{0,16}"(?:comm_lib_version|entries|nccl_comm_state|nccl_version|pg_config)"\s{0,4}:')
@@ -43,63 +43,63 @@ _Value = TypeVar("_Value")
 _RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pickle|pkl))?$")
 _WORD = 200
 _BETWEEN_TWO = re.compile(r"(?:\w{1,20}:)?_?(?:send|recv|coalesced)", re.IGNORECASE)
-"""Calls that may differ between ranks."""
+"""Calls that may legitimately differ between ranks."""
 _OF_ANY_SIZE = re.compile(r"(?:\w{1,20}:)?_?(?:all_?to_?all|gather|scatter)", re.IGNORECASE)
-"""Calls for which ranks may have more to give than others."""
+"""Calls to which ranks may contribute different amounts of data."""
 
 
 def is_dump(head: bytes) -> bool:
-    """Whether a file that starts so may be a dump: what it is shows when it is read."""
+    """Return whether a file with this start may be a dump; only reading it shows whether it is."""
     return is_pickle(head) or _JSON.match(head) is not None
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether a file that starts so is a pickle of a flight recorder."""
+    """Return whether a file with this start is a pickle of a flight recorder."""
     return _PICKLE.match(head) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Where a collective that never ended began to wait."""
+    """The ranks that a stall began with, and the reason."""
 
     ranks: str
-    """For which the others waited: `0-3,8`."""
+    """Ranks that the others waited for: `0-3,8`."""
     reason: str
-    """What shows it: the end of a sentence about these ranks."""
+    """What shows it, as the predicate of a sentence about these ranks."""
     differs: bool = False
-    """Whether they called another collective than the others, or one of another size, and not fewer."""
+    """Whether they called a different collective, or one of a different size, rather than fewer collectives."""
 
     @property
     def who(self) -> str:
-        """The ranks, for a person."""
+        """The ranks, in words."""
         return ranks_word(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """How far a rank came in a process group, as its dump of PyTorch's flight recorder says."""
+    """How far a rank got in a process group, according to its dump of PyTorch's flight recorder."""
 
     rank: int
-    """As the file's name says."""
+    """Rank, from the file name."""
     group: str
-    """The process group, with what it is for: `0 (default_pg)`."""
+    """The process group with its purpose: `0 (default_pg)`."""
     begun: int
-    """Number of the collective that it began last."""
+    """Number of the last collective that it began."""
     completed: int
-    """Number of the last one that ended; -1 where none did, or the dump does not say."""
+    """Number of the last collective that ended; -1 if none did, or the dump does not say."""
     waits_in: str | None
-    """The first call whose end is not seen, with its line where that is kept; null where all ended."""
+    """The first call whose end was not seen, with its source line if recorded; null if all ended."""
 
     @property
     def sentence(self) -> str:
-        """The same for a person."""
+        """The same, in words."""
         waits = f", waits in {self.waits_in}" if self.waits_in else ""
         calls = f"began {max(self.begun, 0)}, ended {max(self.completed, 0)}"
         return f"rank {self.rank}, process group {self.group}: {calls}{waits}"
 
 
 def rank_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as Slurm writes them: `0-3,8`; of very many the first."""
+    """Return numbers as Slurm writes them: `0-3,8`; if there are very many, only the first."""
     parts = ranges(sorted(numbers)[: _NAMED * 64]).split(",")
     return ",".join(parts[:_NAMED]) + (",…" if len(parts) > _NAMED else "")
 
@@ -109,13 +109,13 @@ def ranks_word(ranks: str) -> str:
     return f"{'rank' if ranks.isdecimal() else 'ranks'} {ranks}"
 
 
-# -- a pickle as PyTorch's C++ writes one, read as data: nothing that it names is looked up, imported or called
+# -- a pickle as PyTorch's C++ code writes it, read as pure data: nothing that it names is looked up, imported or called
 
 
-class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - that of Python itself, which has a table of codes
-    """Obeys the few codes that torch/csrc/jit/serialization/pickler.cpp writes for a flight recorder: protocol 2 of
-    numbers, texts, lists, tuples and dictionaries (c10d/TraceUtils.h, pickle_str). Any other, such as one that calls
-    something (GLOBAL, REDUCE, BUILD), is a KeyError. Codes: https://docs.python.org/3/library/pickletools.html
+class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - Python's own, which has a table of opcodes
+    """Accepts only the opcodes that torch/csrc/jit/serialization/pickler.cpp writes for a flight recorder: protocol 2
+    with numbers, texts, lists, tuples and dictionaries (c10d/TraceUtils.h, pickle_str). Any other opcode, such as one
+    that calls something (GLOBAL, REDUCE, BUILD), is a KeyError. See https://docs.python.org/3/library/pickletools.html
     """
 
     stack: list[Any]
@@ -124,7 +124,7 @@ class _Unpickler(pickle._Unpickler):  # noqa: SLF001 - that of Python itself, wh
 
     def load_items(self) -> None:
         items, into = self.pop_mark(), self.stack[-1]
-        # the hash of a deep tuple would end the process, and those of large numbers can be chosen alike
+        # hashing a deep tuple would crash the process, and large numbers can be chosen to collide
         if not all(isinstance(key, str) or _number(key) == key for key in items[::2]):
             raise ValueError("a key that is neither text nor a number")
         into.update(zip(items[::2], items[1::2], strict=True))
@@ -148,24 +148,24 @@ _ERRORS = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError),
     *(pickle.UnpicklingError, struct.error),
 )
-"""That are raised for a dump that is cut off, damaged or of something else."""
+"""Exceptions raised for a dump that is cut off, damaged or something else."""
 
 
-# -- what it says
+# -- the content of a dump
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
-    """What a rank did in one process group."""
+    """Activity of a rank in one process group."""
 
     enqueued: int
-    """Number of the collective that it asked for last."""
+    """Number of the last collective that it enqueued."""
     completed: int
-    """Number of the last one that ended; -1: not known."""
+    """Number of the last collective that ended; -1 if not known."""
     calls: dict[int, str]
-    """Of the last collectives, what each was: `nccl:all_reduce`, with the line of the program where it is kept."""
+    """The latest collectives by number: `nccl:all_reduce`, with the line of the program if recorded."""
     sizes: dict[int, int]
-    """Elements that the rank gave to each of them."""
+    """Number of elements that the rank contributed to each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,13 @@ class FlightDump:
 
     rank: int | None
     groups: dict[str, GroupSeen]
-    """By the name of the process group."""
+    """Activity by name of the process group."""
     members: dict[str, tuple[int, ...]]
-    """Ranks of the groups that are written down."""
+    """Ranks of each group that the dump describes."""
 
 
 def parsed(data: bytes, file: str) -> FlightDump:
-    """Return what the bytes of a dump say; raises BadInputError for others."""
+    """Return the parsed dump; raises BadInputError if the bytes are not a dump."""
     if len(data) > DUMP_LIMIT_BYTES:
         raise BadInputError(f"is a dump of more than {DUMP_LIMIT_BYTES >> 20} MiB", where=file)
     try:
@@ -222,7 +222,7 @@ def _groups(dump: dict[object, object]) -> dict[str, GroupSeen]:
 
 
 def _group(entry: dict[object, object]) -> str:
-    """Return the name of an entry's process group, with what it is for: `0 (default_pg)`."""
+    """Return the name of an entry's process group with its purpose: `0 (default_pg)`."""
     of = entry.get("process_group")
     words = [_text(word) for word in of[:2]] if isinstance(of, list | tuple) else []
     name, purpose = (*words, "", "")[:2]
@@ -239,7 +239,7 @@ def _call(entry: dict[object, object]) -> str:
 
 
 def _elements(entry: dict[object, object]) -> int:
-    """Return how many numbers the tensors of a call have; -1 where the dump does not say."""
+    """Return the number of elements in the tensors of a call; -1 if the dump does not say."""
     tensors = entry.get("input_sizes")
     if not isinstance(tensors, list) or not all(
         isinstance(one, list) and len(one) < _DIMENSIONS for one in tensors[:_CALLS]
@@ -256,7 +256,7 @@ def _members(config: object) -> dict[str, tuple[int, ...]]:
 
 @lru_cache(512)
 def _listed(ranks: str) -> tuple[int, ...]:
-    """Return the numbers of a list, which the dumps of all ranks have alike."""
+    """Return the numbers in a list; cached because the dumps of all ranks contain the same lists."""
     return tuple(int(rank) for rank in re.findall(r"\d{1,7}", ranks)[:_RANKS])
 
 
@@ -269,7 +269,7 @@ def _pairs(values: object) -> Iterator[tuple[object, dict[object, object]]]:
 
 
 def _number(value: object) -> int:
-    """Return a number, which JSON has as a text; -1 for anything else."""
+    """Return a number, which JSON dumps store as text; -1 for anything else."""
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
     return value if type(value) is int and abs(value) < _NUMBER_LIMIT else -1
@@ -280,7 +280,7 @@ def _text(value: object) -> str:
 
 
 def progress(dumps: Sequence[FlightDump]) -> tuple[RankProgress, ...]:
-    """Return how far each rank came in each group, the ranks in order."""
+    """Return how far each rank got in each group, in rank order."""
     found = [
         RankProgress(dump.rank, group, seen.enqueued, seen.completed, _waits_in(seen))
         for dump in dumps
@@ -291,13 +291,13 @@ def progress(dumps: Sequence[FlightDump]) -> tuple[RankProgress, ...]:
 
 
 def _waits_in(seen: GroupSeen) -> str | None:
-    """Return the call whose end is not seen, the first of several."""
+    """Return the first call whose end was not seen."""
     waiting = sorted(number for number in seen.calls if number > seen.completed)
     return seen.calls[waiting[0]] if waiting else None
 
 
 def stalled(dumps: Sequence[FlightDump]) -> Stall | None:
-    """Return which ranks are behind in a group, or call something else than the others; None where none does."""
+    """Return which ranks are behind in a group, or call something different from the others; None if there are none."""
     ranked = {dump.rank: dump for dump in dumps if dump.rank is not None}
     groups = dict.fromkeys(group for dump in ranked.values() for group in dump.groups)
     for group in groups:
@@ -310,8 +310,8 @@ def stalled(dumps: Sequence[FlightDump]) -> Stall | None:
 
 
 def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
-    """Return the ranks that began the fewest collectives, where others wait in the next one; dumps of a job that goes
-    on are of different moments, and of one that hangs ranks may have asked for more or less behind the one that hangs.
+    """Return the ranks that began the fewest collectives, if others wait in the next one: dumps of a running job are
+    from different moments, and if one hangs, ranks may have enqueued more or fewer collectives after that one.
     """
     least = min(seen.enqueued for seen in of.values())
     if not any(seen.completed in {-1, least} and least < seen.enqueued for seen in of.values()):
@@ -324,8 +324,8 @@ def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
 
 
 def _mismatch(group: str, of: dict[int, GroupSeen]) -> Stall | None:
-    """Return the ranks that call another collective than most under the same number, or one of another size that has
-    not ended: NCCL lets many of these pass.
+    """Return the ranks whose call under some number differs from that of most, or has a different size and has not
+    ended: NCCL does not detect many of these mismatches.
     """
     ended = min(seen.completed for seen in of.values())
     for number in sorted({number for seen in of.values() for number in seen.calls}):
@@ -338,7 +338,7 @@ def _mismatch(group: str, of: dict[int, GroupSeen]) -> Stall | None:
 
 
 def differing(what: str, calls: dict[int, str], sizes: dict[int, int]) -> Stall | None:
-    """Return the ranks whose call differs from that of most, or whose size does (-1: not known)."""
+    """Return the ranks whose call, or whose size (-1: not known), differs from that of most."""
     if any(_BETWEEN_TWO.match(call) for call in calls.values()):
         return None
     most, size = _commonest(calls.values()), _commonest(sizes.values())
@@ -352,12 +352,12 @@ def differing(what: str, calls: dict[int, str], sizes: dict[int, int]) -> Stall 
 
 
 def _commonest(values: Iterable[_Value]) -> _Value | None:
-    """Return the value that is there most often, the first one of several."""
+    """Return the most frequent value, the first one if there are several."""
     return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
 def _silent(ranked: dict[int, FlightDump]) -> Stall | None:
-    """Return the ranks of the job that wrote no dump, where they are the few."""
+    """Return the ranks of the job that wrote no dump, if they are at most half of all."""
     everyone = {rank for dump in ranked.values() for members in dump.members.values() for rank in members}
     missing = everyone - ranked.keys()
     if ranked and missing and 2 * len(missing) <= len(everyone):

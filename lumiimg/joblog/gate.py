@@ -1,9 +1,9 @@
-"""The quick gate: which lines of a block are read at all.
+"""A fast filter that decides which lines of a block are read at all.
 
-A job's log repeats itself: its lines differ in numbers and addresses only. So a line is looked up by its shape, that is
-without digits and the letters a to f; a shape is searched for hints once. A hint is in the shape of each line that
-holds it (taking letters out of both cannot part them), so no line is passed over that a search of the line would keep.
-Of a new shape the words are looked up: a text has few that are new, and each is compared with all hints once.
+Lines of a job's log are repetitive: many differ only in numbers and addresses. So a line is looked up by its shape, the
+line without digits and the letters a to f, and each shape is searched for hints only once. If a line contains a hint,
+its shape contains the hint's shape, because the same letters are removed from both; so no relevant line is dropped. For
+a new shape, each word is looked up: few words are new, and a new word is compared with all hints once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from lumiimg.joblog.vocabulary import MessagePattern, Vocabulary
 
 _NUMERIC = b"0123456789abcdef"
-"""What numbers and addresses are written with."""
+"""Characters of numbers and addresses."""
 _BEGINNING = 2
-"""Letters by which the words of hints are looked up; none is shorter."""
+"""Number of leading characters by which the words of hints are indexed; no word is shorter."""
 _MOST_STORED, _WORD_LIMIT = 32_768, 64
-"""Shapes and words that are remembered, and bytes of such a word."""
+"""Maximum number of cached shapes and words, and maximum length of a cached word in bytes."""
 _SHAPE_LIMIT = 1024
-"""Bytes of a shape that is worth to be kept."""
+"""Maximum length in bytes of a cached shape."""
 _CHANNEL = re.compile(rb"Channel \d{1,4}/?\d{0,4} ?: \d{1,7}\[\w{1,10}\] -> \d{1,7}\[\w{1,10}\]")
 _OF_CHANNEL = b" via "
 _BYTES_EACH = 1024
-"""Where every eighth line or so may be of a channel, looking for such lines costs less than reading them."""
+"""If about every eighth line may be about a channel, looking for such lines is cheaper than reading them."""
 
 Entries = tuple["MessagePattern", ...]
 
@@ -40,24 +40,24 @@ def _shape(line: bytes) -> bytes:
 
 
 class Gate:
-    """Remembers shapes, up to a bound, so that a line costs a look-up."""
+    """Caches shapes, up to a limit, so that a line costs one look-up."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._all = vocabulary.entries
         self._longest: dict[bytes, list[tuple[bytes, bytes, Entries]]] = {}
-        """The longest word of each hint, the hint, and what it is one of, by the word's beginning."""
+        """Longest word of each hint, the hint and its entries, by the beginning of the word."""
         for hint, entries in vocabulary.hints.items():
             shape = _shape(hint.encode())
             longest = max(shape.split(), key=len)
             self._longest.setdefault(longest[:_BEGINNING], []).append((longest, shape, entries))
         self._hints_of_word = lru_cache(_MOST_STORED)(self._hints_in)
-        # what a line of a probe quotes is percent-encoded, so its shape says nothing
+        # what a probe's line quotes is percent-encoded, so its shape says nothing
         self._probe = _shape(PROBE.encode())
         self._irrelevant: set[bytes] = set()
         self._known: dict[bytes, Entries] = {}
 
     def select(self, block: bytes) -> tuple[int, list[tuple[int, bytes, Entries]]]:
-        """Return how many lines a block has, and those that may matter: index, line, entries that may match it."""
+        """Return the number of lines, and the lines that may matter: index, line, entries that may match it."""
         shapes = _shape(block).split(b"\n")
         count = len(shapes) - block.endswith(b"\n")
         if self._irrelevant.issuperset(shapes):
@@ -98,7 +98,7 @@ class Gate:
         return tuple(found.values())
 
     def _hints_in(self, word: bytes) -> tuple[tuple[bytes, Entries], ...]:
-        """Return the hints whose longest word is part of this one, and what they are hints of."""
+        """Return the hints whose longest word is part of this word, with their entries."""
         return tuple(
             (hint, entries)
             for at in range(len(word))
@@ -108,24 +108,24 @@ class Gate:
 
 
 def is_flooded(block: bytes) -> bool:
-    """Whether enough of the lines may be of channels to be worth a look."""
+    """Return whether enough lines may be about channels to make filtering them worthwhile."""
     return block.count(_OF_CHANNEL) * _BYTES_EACH >= len(block)
 
 
 class Repeats:
-    """Lines that each process prints for each of its channels: of those that differ in their numbers alone one is read.
+    """Lines that each process prints for each of its channels: of those that differ only in numbers, one is read.
 
-    A job of 4,096 ranks prints millions of them. What they show is in their beginning and their end: who wrote them,
-    and how the channel goes. It is remembered by what is left of a line without its numbers.
+    A job of 4,096 ranks prints millions of them. Only their beginning and end matter: the process that wrote them, and
+    the way the channel goes. Results are cached by the line without its channel.
     """
 
     def __init__(self) -> None:
         self._shown: dict[bytes, tuple[Match, ...]] = {}
         self._last: dict[bytes, int] = {}
-        """The last line of each, since they were last written down."""
+        """Last line of each key since the positions were last flushed."""
 
     def unread(self, block: bytes, at: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """Yield the lines that must be read: index, line, key to remember it by; `at`: number of the block's first."""
+        """Yield the lines that must be read: index, line, cache key; `at` is the number of the block's first line."""
         keys = _CHANNEL.sub(b"", block).split(b"\n")
         if not keys[-1]:
             keys.pop()
@@ -141,12 +141,12 @@ class Repeats:
                 self._last.pop(keys[index], None)
 
     def remember(self, key: bytes, matches: tuple[Match, ...]) -> None:
-        """Keep what a line has shown, so that others of its kind need not be read."""
+        """Cache what a line has shown, so that similar lines need not be read."""
         if len(self._shown) < _MOST_STORED:
             self._shown[key] = matches
 
     def flush_positions(self, segment: int) -> None:
-        """Note in what was seen where it was last seen, in a segment of the log."""
+        """Update the last positions of the matches seen in a segment of the log."""
         for key, line in self._last.items():
             for match in self._shown[key]:
                 match.last_at = max(match.last_at, position(segment, line, 0))

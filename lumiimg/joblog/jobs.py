@@ -1,7 +1,7 @@
-"""Which files are of one job: by the number that Slurm or PBS gave it, in their names, else in their folders or text.
+"""Group files by job: by the Slurm or PBS job number in the file name, else in the folder name or in the text.
 
-A number of a job has four digits or more in all names of one form; ranks and nodes are counted from 0 or 1. `HOST.PID`
-is a name of NCCL_DEBUG_FILE. Elements of an array (`ID_TASK`) are jobs of their own, unless they share a communicator.
+A job number has at least four digits in all names of one form; ranks and nodes are counted from 0 or 1. `HOST.PID` is
+a file name of NCCL_DEBUG_FILE. Array elements (`ID_TASK`) are separate jobs unless they share a communicator.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 from lumiimg.core.files import read_beginning
 
 _HEAD_BYTES = 65_536
-"""Of a file whose name does not say whose it is."""
+"""Bytes read from a file whose name does not show its job."""
 _MOST_READ = 256
-"""Such files whose text is asked; of more, as ranks write them, the folder says enough."""
+"""Maximum number of such files that are read; if there are more, one per rank, the folder is enough."""
 _SLURM = re.compile(r"slurm-(\d+(?:_\d+)?)(?![A-Za-z\d])")
 _NUMBER = re.compile(r"(?:(?<![A-Za-z\d])|(?<=\.[oe]))\d+(?![A-Za-z\d])")
 _DIGITS = re.compile(r"\d+")
@@ -29,20 +29,20 @@ _COMMUNICATOR = re.compile(rb"\bcommId (0x[0-9a-f]{6,16})\b")
 
 
 class Job(NamedTuple):
-    """A job, and its files."""
+    """A job and its files."""
 
     number: str
-    """That Slurm or PBS gave it; a folder where none is known, or nothing."""
+    """Number assigned by Slurm or PBS; if none is known, a folder, the first file of the job, or empty."""
     files: list[str]
 
     @property
     def title(self) -> str:
-        """What it is called: by its one file, else by its number."""
+        """Title for people: its file if there is only one, else its number."""
         return self.files[0] if len(self.files) == 1 else f"{self.number or self.files[0]} ({len(self.files)} files)"
 
 
 def jobs_of(files: Sequence[str]) -> list[Job]:
-    """Return the jobs of which these are the files; those without a number are one job, or one for each folder."""
+    """Return the jobs that these files belong to; files without a number form one job, or one per folder."""
     named = {file: number for file, number in zip(files, _in_names(files), strict=True) if number}
     folders = {os.path.dirname(file): "" for file in files}  # noqa: PTH120
     common = os.path.commonpath(map(os.path.abspath, folders))
@@ -68,7 +68,7 @@ def jobs_of(files: Sequence[str]) -> list[Job]:
 
 
 def _in_names(files: Sequence[str]) -> Iterator[str | None]:
-    """Yield the number of a job in the name of each file."""
+    """Yield the job number in each file name, or None."""
     forms: dict[tuple[str, ...], list[str]] = {}
     paths = [PurePath(file) for file in files]
     for path in paths:
@@ -87,7 +87,7 @@ def _numbers(name: str) -> list[str]:
 
 
 def _place(folder: str, names: Sequence[str]) -> int | None:
-    """Return which of the numbers in names of one form is the job's; a date where no other may be."""
+    """Return the index of the job number in names of one form; a date counts only if nothing else qualifies."""
     columns = [*zip(*map(_numbers, names), strict=False)]
     able = [place for place, column in enumerate(columns) if min(map(len, column)) >= _FEWEST_DIGITS]
     able.sort(key=lambda place: all(map(_DAY_OR_YEAR.fullmatch, columns[place])))
@@ -96,13 +96,13 @@ def _place(folder: str, names: Sequence[str]) -> int | None:
 
 
 def _in_folders(below: str) -> str | None:
-    """Return the number of a job in the nearest of the folders that the files do not have in common."""
+    """Return the job number in the innermost folder that has one, below the folder common to all files."""
     numbers = (n for part in reversed(PurePath(below).parts) for n in _numbers(part) if len(n) >= _FEWEST_DIGITS)
     return next((number for number in numbers if not _DAY_OR_YEAR.fullmatch(number)), None)
 
 
 def _joined(named: dict[str, str]) -> dict[str, str]:
-    """Return numbers of jobs, with those of tasks that share a communicator as one."""
+    """Return the job numbers, merging array elements that share a communicator."""
     of: dict[bytes, set[str]] = {}
     elements = [file for file, number in named.items() if "_" in number]
     for file in elements[:_MOST_READ]:
@@ -113,9 +113,9 @@ def _joined(named: dict[str, str]) -> dict[str, str]:
 
 
 def _apart(files: Sequence[str]) -> dict[str, str]:
-    """Return the first file of its job for each of these, where they are of several jobs.
+    """Return, for each file, the first file of its job, if the files belong to several jobs.
 
-    Their names differ in words, as a person gives them, each has communicators, and they have none in common.
+    That is the case if their names differ in words, as people name files, and each names communicators of its own.
     """
     if len(files) > _MOST_READ or not names_differ(files):
         return {}
@@ -131,7 +131,7 @@ def _apart(files: Sequence[str]) -> dict[str, str]:
 
 
 def names_differ(files: Sequence[str]) -> bool:
-    """Whether names differ in more than numbers and what follows the last dot."""
+    """Return whether names differ in more than numbers and the part after the last dot."""
     return len({_DIGITS.sub("", os.path.splitext(path)[0]) for path in map(os.path.abspath, files)}) > 1  # noqa: PTH122 - of thousands
 
 

@@ -1,7 +1,7 @@
-"""A prefix that prefixes.toml does not know: the same stands before most lines of a file, also before known messages.
+"""Learn a prefix that prefixes.toml does not know: it precedes most lines of a file, including known messages.
 
-Who starts a job puts something before each of its lines: a number, an address, a time. Who quotes a message does so in
-a line or two, in quotation marks, or behind words alone: that teaches nothing.
+Whatever launches a job may put a number, an address or a time before each of its lines. A quoted message appears in a
+line or two, in quotation marks, or after plain words: nothing is learned from that.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from lumiimg.joblog.gate import Entries
 
 _BLOCKS, _TRIED, _HITS, _LINES, _EARLIER = 16, 4, 12, 256, 32
-"""Blocks of a file that are looked at, those of them in which it is tried, and in each the lines that may be known, the
-lines that must have it, and those of them before the first that may be known."""
+"""Number of blocks of a file that are examined, and of those in which learning is tried; per block, the number of lines
+that may be known, of lines that must have the prefix, and of those lines that precede the first that may be known."""
 _PREFIX_BYTES, _MESSAGE_BYTES, _BEFORE_BYTES, _FEWEST = 120, 1024, 4096, 3
 _PART = re.compile(rb"(?P<colour>\x1b\[[\d;]*[a-zA-Z])|(?P<word>[\w.+-]*\d[\w.+-]*)|(?P<gap> +(?= *\d))|.", re.DOTALL)
 _FOLDED = {"colour": rb"\x1b\[[\d;]{0,20}[a-zA-Z]", "word": rb"[\w.+-]{1,80}", "gap": rb" {1,9}"}
-"""What differs from line to line: colours, numbers and names that have one, blanks before them."""
+"""Parts that differ from line to line: colours, numbers, names with a number, and spaces before these."""
 _BEGINS = re.compile(rb"(?<![^ \t])[^\s\x1b]|(?<!\w)\w|[\[(]")
-"""Where a message may begin: behind a blank, or with a word or a bracket of its own."""
+"""Where a message may begin: after a space, at the start of a word, or at a bracket."""
 _QUOTATION = re.compile(r"[\"'`{\r]|^[ \t]*(?:[>#*|-]|//)|\.(?:out|err|log|txt)\b|\.[a-z]{1,5}[:-]\d+[:-]")
-"""What has no place in a prefix: marks of those who quote, or copy lines of a file."""
+"""Text that a prefix never contains: marks of a quotation, or of copied lines of a file."""
 
 Hit = tuple[int, bytes, "Entries"]
-"""A line that may be known: its number in the block, the line, what it may be."""
+"""A line that may be known: its number in the block, the line, the entries that may match it."""
 
 
 class LearnedPrefix:
-    """What stands before the lines of one file."""
+    """The unknown prefix of the lines of one file."""
 
     __slots__ = ("_before", "_left", "_pattern")
 
@@ -40,15 +40,15 @@ class LearnedPrefix:
         self._left = _BLOCKS * _LINES
         self._pattern: re.Pattern[bytes] | None = None
         self._before = b""
-        """The last lines before: they have the prefix, too. Of a file that is followed a block may be a line."""
+        """Latest lines of earlier blocks, which have the prefix, too; in a followed file, a block may be one line."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a block may still show a prefix: none has, nor that there is none."""
+        """Whether another block may still show a prefix: it is undecided whether there is one."""
         return self._left > 0
 
     def learn(self, block: bytes, hits: Sequence[Hit]) -> bytes:
-        """Take in whole lines, and those of them that may be known; return the lines before that can be read now."""
+        """Learn from whole lines and the `hits` among them; return earlier lines that can now be read."""
         count = min(block.count(b"\n"), _LINES)
         self._left -= count
         hits = hits[:_HITS]
@@ -73,7 +73,7 @@ class LearnedPrefix:
 
 
 def _is_known(line: bytes, entries: Entries) -> bool:
-    """Whether it begins as a message does: with a library's sign, a traceback, or an error that is known."""
+    """Return whether a line begins as a message does: with a library's prefix, a traceback, or a known error."""
     return any(
         one.signed or one.text.startswith("Traceback (", one.start) or any(e.is_grave and e.match(one) for e in entries)
         for one in messages(line)
@@ -81,7 +81,7 @@ def _is_known(line: bytes, entries: Entries) -> bool:
 
 
 def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
-    """Return the prefix behind which a line is known, whatever numbers are in it, if most lines have it."""
+    """Return the prefix, with any numbers in it, after which a line is known, if most lines have it."""
     pattern = b"(?m)^"
     for part in _PART.finditer(line[:_PREFIX_BYTES]):
         pattern += _FOLDED.get(part.lastgroup or "", re.escape(part[0]))
@@ -100,7 +100,7 @@ def _is_message(text: bytes, entries: Entries) -> bool:
 
 
 def _is_said(prefix: bytes, begins: bytes) -> bool:
-    """Whether it may be somebody's words: beside what a launcher wrote first, who speaks, or when, has a number."""
+    """Return whether a prefix may be prose: apart from a launcher's prefix, a real one has a digit (who, when)."""
     text, behind = plain(prefix), plain(begins)
     launcher = prefixes().launcher
     said = text[end_of(launcher, text) :] + behind[: end_of(launcher, behind)]

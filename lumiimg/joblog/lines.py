@@ -1,10 +1,10 @@
-r"""One line of a job log -> the messages in it, each with the process that wrote it.
+r"""Split a line of a job log into its messages, each with the process that wrote it.
 
 NCCL and RCCL print `host:pid:tid [device] [file:line] NCCL LEVEL text` (src/debug.cc), at the start of a line or
-behind what a known launcher puts there (prefixes.toml; learned.py has taken away what another one wrote); elsewhere
-such a text is a quotation. A text line may hold several messages. Level and file:line are not read: they differ by
+after the prefix of a known launcher (prefixes.toml; learned.py has already removed unknown prefixes); anywhere else,
+such a text is a quotation. A text line may contain several messages. Level and file:line are ignored: they differ by
 build, and ROCm 7.2 prints the plugin's INFO as WARN and its WARN without any prefix.
-oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log), and no host: only a launcher's prefix gives that.
+oneCCL prints `time:(tid) |CCL_LEVEL| text` (src/common/log) without a host: only a launcher's prefix can name one.
 """
 
 from __future__ import annotations
@@ -20,63 +20,63 @@ from lumiimg.core.redact import redact
 from lumiimg.core.toml import package_toml
 
 LINE_LIMIT = 16_384
-"""Characters that are read of a line, or of each part that a progress bar has drawn.
+"""Maximum number of characters read per line, or per part that a progress bar has drawn.
 
-NCCL's own buffer is 4,096; the rest is room for lines joined into one."""
+NCCL's own buffer is 4,096; the rest leaves room for lines that were joined."""
 EVIDENCE_LIMIT = 400
-"""Characters of a message that are shown as evidence."""
+"""Maximum number of characters of a message shown as evidence."""
 PROBE = "@probe "
-"""Before each line of lumiimg's own probes."""
+"""Prefix of each line that lumiimg's own probes print."""
 _CUT = "…"
-"""Stands where an excerpt leaves something out."""
+"""Marks an omission in an excerpt."""
 _MOST_PREFIXES = 8
-"""That follow each other: a container's, a launcher's, a framework's, a time."""
+"""Maximum number of consecutive prefixes: container, launcher, framework, time."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]")
 """ANSI sequences."""
 _COPIED_COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3}){0,4}m")
-"""The same where a copy from the terminal has lost the escape character."""
+"""ANSI sequences that lost their escape character when copied from a terminal."""
 _ORIGIN = re.compile(r"(?<![\w.\-])(?!-|\d{1,2}:)([\w.\-]{1,255}:\d{1,10}):\d{1,10} (?:\[-?\d{1,11}\]|NCCL )")
-"""`host:pid:tid [device]`; a host of one or two digits would be the hour of a time, and `-` is diff(1)'s mark."""
+"""`host:pid:tid [device]`. A host of one or two digits would be an hour; a leading `-` comes from diff(1)."""
 _ANOTHER = re.compile(r":\d{1,10} (?:\[-?\d|NCCL )")
-"""The end of an origin: cheaper to look for than the whole, where there will be no second one."""
+"""The end of an origin: a cheap test for a second origin, which is rare."""
 _LEVEL = re.compile(
     r"[ \t]{0,2}(?![-+])(?:(?:(?:[\w.-]{1,64}|[^\s'`({\[\x22]{1,255}:\d{1,10}:\d{1,10}) )?\[-?\d{1,11}\] )?"
     r"(?:(?:[\w./+-]{1,300}|(?:\w|::|[~<>*&, ]){1,200}\([^\r\n\"'`]{0,200}\)[\w ]{0,20}):\d{1,6} {1,2}"
     r"(?:\(\w{1,80}\) )?)?NCCL (?:INFO|WARN|TRACE|CALL|VERSION|ABORT|NONE) "
 )
-"""What NCCL prints behind the origin, and people leave in place when they take that out.
+"""What NCCL prints after the origin; people leave it in place when they remove the origin.
 
-The place is a file (from 2.27 on with a function), or a function with its types; words before it quote the line."""
+The place is a file (from 2.27 on with a function), or a function with its types. Words before it mean a quotation."""
 _ONECCL = "|CCL_"
 _ONECCL_ORIGIN = re.compile(r"\d{4}:\d\d:\d\d-\d\d:\d\d:\d\d:(?:\( {0,9}(\d{1,10})\)|(\d{1,10})) (?=\|CCL_)")
-"""A time and a thread, in parentheses up to 2021.16. It is the main thread, whose number is the process's, that says
-of the network."""
+"""A time and a thread id, in parentheses up to 2021.16. What it says about the network comes from the main thread,
+whose id is the pid."""
 _PALS = re.compile(r"[>\s]{0,8}([A-Za-z][\w.\-]{0,254}) \d{1,7}: $")
-"""`mpiexec -l` of PALS, as on Aurora: the host, and the task."""
+"""`mpiexec -l` of PALS, as on Aurora: host and task."""
 _TASK = re.compile(
     r"\s*(?:(\d{1,7}): |\[(?:[\w.@-]{1,112},(?:mpirank:)?)?(\d{1,7})(?:,[\w.-]{1,64})?\](?:\[[\w.:-]{1,80}\])?"
     r"<std(?:out|err)>:)"
 )
-"""`srun -l`, Open MPI's --tag-output: the task that wrote the line."""
+"""`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
 _OF_PROBE = re.compile(r"\bprobe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b")
-"""The rank that wrote a line, as lumiimg's own programs say it."""
+"""The rank that wrote a line, as lumiimg's own programs print it."""
 _COPIED = re.compile(
     r"(?!\*\*\* (?:SIG[A-Z]{3,4} received|Error in `|An error occurred in |MPI_))"
     r"(?:[ \t>#*|•`-]|//|\+(?![ +])){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
 )
-"""What people put before a line that they copy: marks of Markdown, a comment's, what grep prints of several files.
+"""What precedes a line that somebody copied: Markdown or comment marks, or the file name that grep prints.
 
-Not the asterisks of glibc, of Open MPI and of Abseil."""
+The asterisks of glibc, Open MPI and Abseil are excluded."""
 _INDENTS = frozenset({"", " ", "  ", "\t"})
-"""What programs put before a line of their own."""
+"""Indentation that programs use for their own lines."""
 _QUOTED = re.compile(r"\s{0,8}(?:\d{1,7}: )? {4}> .{1,1024}?:\d{1,12}: ")
-"""What a report on a log quotes, of another log perhaps: a job script may read the log of the run before."""
+"""A quotation in a report on a log, perhaps another log: a job script may analyse the log of the previous run."""
 _EVENT = re.compile(r"@probe (\w+)((?: \w+=[^ ]*)*)\s*$")
 _NET = r"(?:\t| {0,2}+)(?:\[Rank \d{1,7}\] )?(?:\w{0,8}(?:NET|ncclComm)[\w/]{1,40}(?: Libfabric)? ?:? )?"
 _CHANNEL = r"(?:Channel \d{1,4}(?:/\d{1,4})? ?: \d{1,7}\[\w{1,10}\] (?:-> \d{1,7}\[\w{1,10})?)?"
 _OTHERS_SHARE = 100
-"""One other line may stand among this number of records: a record that was cut, a line of tail(1) between files."""
+"""One other line is allowed per this number of records: a truncated record, or a header of tail(1) between files."""
 
 
 TABLE_WORDS: tuple[bytes, ...] = (
@@ -87,45 +87,45 @@ TABLE_WORDS: tuple[bytes, ...] = (
     b"# nThread",
     b"# Using devices",
 )
-"""Of benchmarks (bandwidth.py): where none of them is, no table begins or ends."""
+"""Words in benchmark tables (bandwidth.py): without any of them, no table begins or ends."""
 
 
 class Message(NamedTuple):
     """One message of a line."""
 
     process: str | None
-    """`host:pid`; None where the message carries no such prefix."""
+    """`host:pid`; None if the message has no such prefix."""
     task: str | None
-    """Number given by srun -l or Open MPI."""
+    """Task number from srun -l or Open MPI."""
     text: str
     start: int = 0
-    """Where it begins, behind what the launcher and the library put before it."""
+    """Where it begins in `text`, after the prefixes of the launcher and the library."""
     signed: bool = False
-    """A library's own sign stands before it, so all of it is what this library says."""
+    """Whether a library's own prefix precedes it, so that all of it was written by this library."""
     has_origin: bool = False
-    """It names the process or the thread that wrote it. Without, it may be an excerpt, and proves nothing alone."""
+    """Whether it names the process or thread that wrote it. If not, it may be an excerpt, and alone proves nothing."""
 
 
 class Prefixes(NamedTuple):
-    """What may stand before a message of a line: patterns, each of all prefixes that may follow each other."""
+    """What may precede a message in a line: patterns that each match a sequence of prefixes."""
 
     launcher: re.Pattern[str]
-    """Before any line."""
+    """Prefixes of launchers, which may precede any line."""
     library: re.Pattern[str]
-    """One with which a library signs that prints no `host:pid:tid`."""
+    """The prefix of a library that prints no `host:pid:tid`."""
     bare: re.Pattern[str]
-    """Before a message of a collective library from which somebody has taken its origin."""
+    """What remains before a message of a collective library if its origin was removed."""
     program: re.Pattern[str]
-    """Of an error of any program."""
+    """Prefixes of an error of any program."""
     warning: re.Pattern[str]
-    """In what stands before the words of a program that logs less than an error."""
+    """Marks a prefix as that of a message below the level of an error."""
     records: tuple[tuple[str, frozenset[str]], ...]
-    """Keys of a message in a log of JSON, each with keys of which its collector writes one beside it."""
+    """Keys of the message in JSON logs, each with the keys of which its collector adds at least one."""
 
 
 @cache
 def prefixes() -> Prefixes:
-    """Return the knowledge base prefixes.toml; a mistake in it is an error found by its tests."""
+    """Return the knowledge base prefixes.toml; its tests find mistakes in it."""
     data = package_toml(__package__, "prefixes.toml")
     launcher, library, program = (
         "|".join(table["pattern"] for table in data[kind]) for kind in ("launcher", "library", "program")
@@ -141,25 +141,25 @@ def prefixes() -> Prefixes:
 
 
 def end_of(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
-    """Return where the prefixes end that stand at `start`."""
+    """Return where the prefixes at `start` end."""
     found = pattern.match(text, start)
     return found.end() if found else start
 
 
 def messages(line: bytes) -> list[Message]:
-    """Split a line into its messages, without colours, cut to what is read of it; never raises.
+    """Return the messages of a line, without colours and truncated to the limit; never raises.
 
-    What stands behind marks that people put before lines which they copy is of another job.
+    Text after marks that people put before copied lines belongs to another job.
 
-    A progress bar goes back to the start of its line (CR): what it has drawn there comes before a message, in one line.
-    A line of lumiimg's own probe becomes what it quotes; one that a report on a log quotes is none of this job.
+    A progress bar returns to the start of its line (CR), so its drawings precede a message within one line. A line of
+    lumiimg's own probe is replaced by what it quotes; a line quoted in a report on a log does not belong to this job.
     """
     drawn = line.split(b"\r") if b"\r" in line else [line]
     texts = [text for part in drawn if part and not _QUOTED.match(text := plain(part))]
     if not texts:
         return []
     if len(texts) == 1 and (origin := _ORIGIN.match(texts[0])) and not _ANOTHER.search(texts[0], origin.end()):
-        # most lines of a job, in less time
+        # fast path for most lines of a job
         return [Message(origin[1], None, texts[0], signed=True, has_origin=True)]
     tag = _TASK.match(texts[0]) or _OF_PROBE.search(texts[0])
     task = tag[tag.lastindex or 0] if tag else None
@@ -167,7 +167,7 @@ def messages(line: bytes) -> list[Message]:
 
 
 def _joined(text: str, task: str | None) -> list[Message]:
-    """Return the messages of a text: a library's begin where the launcher's prefix ends, more may be joined to them."""
+    """Return the messages of a text: a library's begin after the launcher's prefix, and more may be joined to them."""
     begin = end_of(prefixes().launcher, text)
     if found := _signed(text, task, begin):
         return found
@@ -179,7 +179,7 @@ def _joined(text: str, task: str | None) -> list[Message]:
 
 
 def _signed(text: str, task: str | None, begin: int) -> list[Message]:
-    """Return the messages of which the first begins there with the sign of its library; none where there is no sign."""
+    """Return the messages, the first with its library's prefix at `begin`; none if there is no such prefix."""
     if first := _ORIGIN.match(text, begin):
         more = list(_ORIGIN.finditer(text, first.end())) if _ANOTHER.search(text, first.end()) else []
         origins = [(one, one[1], one.start()) for one in (first, *more)]
@@ -202,12 +202,12 @@ def _signed(text: str, task: str | None, begin: int) -> list[Message]:
 
 
 def warns(message: Message, end: int) -> bool:
-    """Whether what a program put before its words, up to `end`, says that they are a warning, or less."""
+    """Return whether a program's prefix, up to `end`, marks the message as a warning or less."""
     return not message.signed and prefixes().warning.search(message.text[:end], message.start) is not None
 
 
 def plain(part: bytes) -> str:
-    """Return a line, or what was drawn of one, as text without colours, cut to what is read of it."""
+    """Return a line, or a drawn part of one, as text without colours, truncated to the limit."""
     text = part[: 4 * LINE_LIMIT].decode("utf-8", "replace")[:LINE_LIMIT]
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
@@ -218,15 +218,15 @@ def plain(part: bytes) -> str:
 
 
 def excerpt(text: str, span: tuple[int, int]) -> str:
-    """Return what is kept of a message as evidence: enough to show `span`, as it stands there."""
+    """Return the part of a message stored as evidence: unchanged text, enough to show `span`."""
     start = 0 if span[1] <= EVIDENCE_LIMIT else span[0]
     kept = text[start : start + 4 * EVIDENCE_LIMIT].strip()
     return f"{_CUT}{kept}" if start else kept
 
 
 def evidence_text(kept: str) -> str:
-    """Return an excerpt as it may stand in a report: one printable line of a sane length, without what looks like a
-    secret.
+    """Return an excerpt in a form fit for a report: one printable line of limited length, without anything that looks
+    like a secret.
     """
     limit = EVIDENCE_LIMIT + kept.startswith(_CUT)
     printable = one_line(redact(kept)[: limit + 1])
@@ -234,9 +234,9 @@ def evidence_text(kept: str) -> str:
 
 
 def probe_event(line: str) -> tuple[str, dict[str, str]] | None:
-    """Return the topic and the values of `@probe <topic> key=value …`, a line of lumiimg's own probes, or None.
+    """Return the topic and the values of a line `@probe <topic> key=value …` of lumiimg's own probes, or None.
 
-    Values are percent-encoded in the line, and decoded here: they may hold anything.
+    Values are percent-encoded in the line and decoded here: they may contain anything.
     """
     found = _EVENT.match(line)
     if found is None:
@@ -246,10 +246,10 @@ def probe_event(line: str) -> tuple[str, dict[str, str]] | None:
 
 
 def _quoted_by_probe(line: str) -> str:
-    """Return what a line of a probe says.
+    """Return the message in a probe's line.
 
-    A plugin's log line stands for itself, a loader's error follows `dlopen-failed: `, all else reads
-    `probe <topic> rc=<n> key=value: HIP error: <text>`.
+    A plugin's log line is returned as it is, a loader's error is prefixed with `dlopen-failed: `, and everything else
+    becomes `probe <topic> rc=<n> key=value: HIP error: <text>`.
     """
     topic, values = probe_event(line) or ("", {})
     error, of = values.pop("error", ""), "HIP" if topic.startswith("hip") else "NCCL"
@@ -262,14 +262,14 @@ def _quoted_by_probe(line: str) -> str:
 
 
 def without_records(block: bytes, records: int, others: int) -> tuple[bytes, int]:
-    """Return whole lines of a log, each record of JSON among them replaced with its message: none is added or lost.
+    """Return whole lines of a log with each JSON record replaced by its message; the number of lines stays the same.
 
-    A collector of containers' logs writes all lines so; records among other lines are what a program printed: a data
-    set, a model's answers. `records` and `others`: lines of the file before these that begin as a record, or are empty,
-    and that do not; how many of these do comes back. A message of several lines stays one, its parts separated as
-    those of a progress bar are (CR).
+    A collector of container logs writes every line as a record; records among other lines are program output, such as a
+    data set or a model's answers. `records` counts the earlier lines of the file that look like a record or are empty,
+    `others` the rest; the number of such lines in this block is returned as well. A message of several lines stays one
+    line, its parts separated by CR as those of a progress bar are.
     """
-    # one byte is found ten times as fast as two
+    # searching for one byte is ten times faster than for two
     if b"{" not in block or not (block.startswith(b"{") or b"\n{" in block):
         return block, 0
     lines = block.removesuffix(b"\n").split(b"\n")
@@ -281,7 +281,7 @@ def without_records(block: bytes, records: int, others: int) -> tuple[bytes, int
 
 
 def _recorded(line: bytes) -> bytes:
-    """Return the message of a record; the line as it is where it is none: a program may print JSON of its own."""
+    """Return the message of a record, or the line unchanged if it is not one: programs may print JSON of their own."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -290,7 +290,7 @@ def _recorded(line: bytes) -> bytes:
         if key in record and not beside.isdisjoint(record) and record.get("stream", "stdout") in ("stdout", "stderr"):
             text = record[key]
             if isinstance(text, list) and all(type(byte) is int and 0 <= byte < 256 for byte in text):
-                raw = bytes(text)  # of journald, where it is not UTF-8
+                raw = bytes(text)  # journald stores text that is not UTF-8 this way
             else:
                 raw = text.encode("utf-8", "replace") if isinstance(text, str) else b""
             return raw.rstrip(b"\r\n").replace(b"\n", b"\r")
@@ -298,5 +298,5 @@ def _recorded(line: bytes) -> bytes:
 
 
 def announces_table(block: bytes) -> bool:
-    """Whether a block may hold the head or the end of a benchmark's table."""
+    """Return whether a block may contain the header or the end of a benchmark table."""
     return b"#" in block and any(words in block for words in TABLE_WORDS)

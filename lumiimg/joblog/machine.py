@@ -1,4 +1,4 @@
-"""On which kind of machine a job ran, if the log shows it: elsewhere, advice for Slingshot is left out."""
+"""Which kind of machine a job ran on, if the log shows it: off Slingshot, advice for Slingshot is left out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, ProcessLog
 
 _OTHER_CARDS = ("efa", "ib")
-"""Events by which a node has cards of another network."""
+"""Events that show cards of another network in a node."""
 _OF_SLINGSHOT = ("hsn", "slingshot")
-"""Events of its interfaces, and of the variables of its steps."""
+"""Events that show Slingshot: its interfaces, and variables of its job steps."""
 
 
 def has_other_network(processes: Sequence[ProcessLog], log: JobLog) -> bool:
-    """Return whether nodes have EFA, InfiniBand or RoCE, and none shows a sign of Slingshot."""
+    """Return whether nodes have EFA, InfiniBand or RoCE, and nothing in the log points to Slingshot."""
     known = vocabulary()
     if not any(process.saw(*_OTHER_CARDS) for process in processes) or log.job.saw(*_OF_SLINGSHOT):
         return False
@@ -34,13 +34,13 @@ def has_other_network(processes: Sequence[ProcessLog], log: JobLog) -> bool:
 
 
 def has_other_gpus(processes: Sequence[ProcessLog]) -> bool:
-    """Return whether the GPUs are of another maker than LUMI's: NCCL for CUDA, or oneCCL."""
+    """Return whether the GPUs are from another vendor than LUMI's: NCCL for CUDA, or oneCCL."""
     cuda = ("+cuda" in one.text for process in processes for one in process.saw("library"))
     return any(cuda) or any(process.saw("oneccl-library") for process in processes)
 
 
 def advice_here(causes: Sequence[Cause], processes: Sequence[ProcessLog], log: JobLog) -> tuple[Cause, ...]:
-    """Return causes without the reasons and commands that are for another machine alone: of Slingshot, or of LUMI."""
+    """Return causes without the reasons and commands that apply only to other machines: Slingshot ones, or LUMI."""
     known = vocabulary()
     if has_other_network(processes, log):
         elsewhere = known.slingshot_only

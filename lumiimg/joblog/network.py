@@ -1,8 +1,8 @@
-"""From what was seen to be printed to the network that was used: by each process, and by the job.
+"""Determine the network that each process and the job used from what they printed.
 
-Order of proof (strongest first): channel lines, `Using network`/`Assigned NET plugin`, the transport's own start or the
-provider line, plugin initialising. The provider line, not the network's name, distinguishes cxi from tcp. A domain or
-endpoint that cannot be opened overrides any of them on libfabric: the provider is selected before it is opened.
+Order of proof, strongest first: channel lines, `Using network`/`Assigned NET plugin`, the start of the transport or the
+provider line, plugin initialisation. The provider line, not the network's name, distinguishes cxi from tcp. For
+libfabric, a domain or endpoint that cannot be opened overrides all of them: the provider is selected before that.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FAILURES = {
     Effect.NETWORK_ABSENT: Verdict.PLUGIN_MISSING,
     Effect.NO_NETWORK: Verdict.PLUGIN_INIT_ERROR,
 }
-"""What a process without a transport failed of; the effect nearest to success names it."""
+"""Verdict by effect for a process without a transport; the effect closest to success comes first."""
 _FATAL = frozenset({Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
 _OFI = FAST | {Verdict.OFI_OTHER}
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkVerdict:
-    """What one process, or the job, came to."""
+    """The network result of one process, or of the job."""
 
     verdict: Verdict = Verdict.NONE
     confidence: Confidence = Confidence.UNKNOWN
@@ -40,40 +40,40 @@ class NetworkVerdict:
     network: str | None = None
     provider: str | None = None
     only_loaded: bool = False
-    """Only the plugin's presence was seen, so another process may say better what is used."""
+    """Whether only the plugin's presence was seen, so that another process may show better what is used."""
     order_unknown: bool = False
-    """It had an error that ends its network, and whether that came before the lines that show it is not known."""
+    """Whether it had a fatal network error that may have come before or after the lines that show the network."""
     ended: bool = False
-    """It could not go on with another network: its own did not open, or was asked for by name and is not there."""
+    """Whether it could not fall back: its network did not open, or was requested by name and is not available."""
     unrecovered: bool = False
-    """It could not open the endpoint that it had selected."""
+    """Whether it could not open the endpoint of the provider that it had selected."""
 
     @property
     def is_transport(self) -> bool:
-        """Whether it names a network that was seen in use."""
+        """Whether the verdict names a network that was seen in use."""
         return self.verdict in TRANSPORTS and not self.only_loaded
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What one process is judged by beside its own lines."""
+    """Facts about the job by which a process is judged, besides its own lines."""
 
     provider: Match | None
-    """The provider line, where all provider lines of the job name the same one."""
+    """The provider line, if all provider lines of the job name the same provider."""
     over_mpi: bool
-    """Whether oneCCL leaves the network to MPI, so that MPI's provider is that of the traffic."""
+    """Whether oneCCL leaves the network to MPI, so that MPI's provider carries the traffic."""
     cxi_hint: Match | None
-    """What speaks for Slingshot where no provider is named."""
+    """Evidence for Slingshot if no provider is named."""
     nodes: int
-    """Hosts that the log shows."""
+    """Number of hosts in the log."""
     connected: tuple[int, ...]
-    """Positions at which processes were last seen to be connected."""
+    """Positions at which processes were last seen connected."""
     same_file: Callable[[int, int], bool]
-    """Whether two positions are in one file: only there it is known which line came first."""
+    """Whether two positions are in one file: only then is it known which line came first."""
 
     @classmethod
     def of(cls, processes: Sequence[ProcessLog], log: JobLog) -> JobContext:
-        """Return what the processes of a job show of each other."""
+        """Return the context that the processes of a job provide for each other."""
         over_mpi = bool(log.job.saw("oneccl-over-mpi"))
         providers = first_matches(processes, "provider")
         if over_mpi and not providers:
@@ -93,7 +93,7 @@ class JobContext:
 
 
 def judge_process(process: ProcessLog, troubles: Sequence[Trouble], job: JobContext) -> NetworkVerdict:
-    """Return what the process used."""
+    """Return the network that the process used."""
     dead = _unrecovered_endpoint_errors(process, troubles, job)
     return replace(_judged(process, troubles, dead, job), unrecovered=bool(dead))
 
@@ -107,7 +107,7 @@ def _judged(
     if matches and not families and (chosen or not dead):
         return NetworkVerdict(proof=tuple(matches[:1]), network=matches[0].value("network"))
     fatal = [t for t in troubles if t.signature.effect in _FATAL]
-    # a transport that only started, in a process that may not use it (NCCL_NET), carried nothing
+    # a transport that started in a process that may not use it (NCCL_NET) carried nothing
     if families - {"ofi"} and (chosen or not fatal):
         return _built_in(process, matches, families, final=any(match.has_origin for match in chosen))
     if dead:
@@ -119,7 +119,7 @@ def _judged(
     for effect, verdict in FAILURES.items():
         if found := _with_effect(troubles, effect):
             return replace(_failure(verdict, found), ended=bool(fatal) or verdict is Verdict.PLUGIN_INIT_ERROR)
-    # a plugin that began to start, and no more; one that was only loaded is worth nothing
+    # a plugin that only began to start; one that was only loaded shows nothing
     starting = tuple(process.saw("plugin"))[:1]
     begun = NetworkVerdict(Verdict.OFI_OTHER, Confidence.LIKELY, starting, only_loaded=True)
     return begun if starting else NetworkVerdict()
@@ -130,10 +130,10 @@ def _with_effect(troubles: Sequence[Trouble], effect: Effect) -> list[Trouble]:
 
 
 def _unrecovered_endpoint_errors(process: ProcessLog, troubles: Sequence[Trouble], job: JobContext) -> list[Trouble]:
-    """Return the errors of the domain or endpoint after which nothing was connected.
+    """Return the domain or endpoint errors after which nothing was connected.
 
-    In a file of its own, where order is not known, any connection counts. `Connected` does not say of which
-    communicator: with several, one of them may still lack its endpoint, and only a channel over the network settles it.
+    If the connection is in another file, so that the order is not known, any one counts. `Connected` does not name its
+    communicator: one of several may still lack its endpoint, so only a channel over the network settles it.
     """
     event = "channel" if len(process.communicators) > 1 else "connected"
     signs = job.connected if process.shared else tuple(one.last_at for one in process.saw(event))
@@ -144,17 +144,17 @@ def _unrecovered_endpoint_errors(process: ProcessLog, troubles: Sequence[Trouble
 
 
 def _started(process: ProcessLog) -> list[Match]:
-    """Return the transport that started last, for want of a line that names the chosen one.
+    """Return the transport that started last, for when no line names the chosen one.
 
-    IB and Socket start after the plugin has failed. The other order is not one process but several whose lines carry
-    no prefix: then all are returned.
+    IB and Socket start after the plugin has failed. If libfabric starts last, these are several processes whose lines
+    have no prefix, and all transports are returned.
     """
     started = sorted(process.saw("socket", "ib", "initialized", "provider"), key=lambda one: one.last_at)
     return started if started and _family(started[-1]) == "ofi" else started[-1:]
 
 
 def _of_mpi(process: ProcessLog, job: JobContext) -> list[Match]:
-    """Return the provider that MPI names, where oneCCL goes by MPI: another MPI of the job script says nothing."""
+    """Return the provider that MPI names if oneCCL runs over MPI; any other MPI program in the script is irrelevant."""
     return process.saw("mpi-provider") if job.over_mpi else []
 
 
@@ -170,7 +170,7 @@ def _built_in(process: ProcessLog, matches: list[Match], families: set[str | Non
     if len(families) > 1:
         return NetworkVerdict(Verdict.MIXED, Confidence.LIKELY, proof, network)
     verdict = Verdict.SOCKET if "socket" in families else Verdict.IB
-    # of a slow network the choice is enough, of a fast one it proves nothing
+    # for a slow network, having been chosen is enough; for a fast one, it proves nothing
     carried = _set_up(process) or any(one.has_origin for one in process.saw("connected"))
     certain = final and (verdict is Verdict.SOCKET or carried)
     return NetworkVerdict(verdict, Confidence.PROVED if certain else Confidence.LIKELY, proof, network)
@@ -210,27 +210,27 @@ def _of_provider(match: Match) -> Verdict:
 
 
 def _set_up(process: ProcessLog) -> bool:
-    """Whether a process set up channels over the network, and connected them or did not warn of anything after that."""
+    """Return whether a process set up network channels, and connected them or printed no warning after that."""
     channels = [one.last_at for one in process.saw("channel") if one.has_origin]
     warned = any(one.last_at > max(channels, default=0) for one in process.saw("warning"))
     return bool(channels) and (bool(process.saw("connected")) or not warned)
 
 
 def _used_network(process: ProcessLog) -> bool:
-    """Whether the process had connections over the network that it chose."""
+    """Return whether the process had connections over the network that it chose."""
     if _set_up(process):
         return True
-    # `Connected` does not say of which communicator
+    # `Connected` does not name its communicator
     crosses = [one.crosses and one.has_origin for one in process.communicators.values()]
     shown = {one.event for one in process.saw("connected", "network") if one.has_origin}
     return bool(crosses) and all(crosses) and len(shown) == 2
 
 
 def _exchanged_data(process: ProcessLog, job: JobContext) -> tuple[Match, ...]:
-    """Return the lines which show that ranks of several nodes exchanged data over the endpoints that oneCCL opened.
+    """Return the lines that show that ranks on several nodes exchanged data over the endpoints that oneCCL opened.
 
-    Rank 0 prints the library's version when its first communicator is made, for which all ranks have gone through an
-    allgather of their own transport (2021.6 on: atl_base_comm.cpp create_comm_id, comm.cpp allocate_resources).
+    Rank 0 prints the library's version when its first communicator is created, after all ranks have completed an
+    allgather over their own transport (2021.6 on: atl_base_comm.cpp create_comm_id, comm.cpp allocate_resources).
     """
     apart = [one for one in process.saw("coordinates") if int(one.value("here")) < int(one.value("ranks"))]
     for version in () if process.shared else process.saw("oneccl-library"):
@@ -245,7 +245,7 @@ def _exchanged_data(process: ProcessLog, job: JobContext) -> tuple[Match, ...]:
 
 
 def _cxi_hint(process: ProcessLog) -> Match | None:
-    """Return what speaks for Slingshot where no provider is named: a cxi device, or RDMA on a Slingshot host."""
+    """Return evidence for Slingshot if no provider is named: a cxi device, or RDMA on a Slingshot host."""
     for match in process.saw("gdr-device"):
         if vocabulary().slingshot_device.match(match.value("device")):
             return match
@@ -277,10 +277,10 @@ def _failure(verdict: Verdict, troubles: Sequence[Trouble]) -> NetworkVerdict:
 
 
 def judge_job(pairs: Sequence[tuple[ProcessLog, NetworkVerdict]]) -> NetworkVerdict:
-    """Return the verdict of the job: of these rules, the first that has an answer gives it.
+    """Return the verdict of the job, from the first of these rules that gives one.
 
-    A line without a prefix may be of any program of the job script. Where processes themselves said what they use, it
-    counts only if it says that this died.
+    Any program in the job script may have printed a line without a prefix. If processes themselves reported what they
+    use, such a line counts only if it shows an endpoint error without recovery.
     """
     own = any(one.is_transport and not process.shared for process, one in pairs)
     ranks = [one for process, one in pairs if one.unrecovered or not (own and process.shared)]
@@ -297,7 +297,7 @@ def judge_job(pairs: Sequence[tuple[ProcessLog, NetworkVerdict]]) -> NetworkVerd
     if not_opened and kinds <= _OFI and any(one.unrecovered for one in ranks):
         return _strongest(not_opened)
     unknown = [one for one in of(Verdict.NONE) if one.network]
-    # a rank whose plugin is missing goes on with verbs
+    # a rank without a plugin falls back to verbs
     ended_on_verbs = Verdict.IB in kinds and any(one.ended for one in failed)
     if len(kinds) > 1 or (kinds and unknown) or ended_on_verbs or (failed and kinds & _OFI):
         return _mixed([*transports, *failed, *unknown])
@@ -310,9 +310,9 @@ def judge_job(pairs: Sequence[tuple[ProcessLog, NetworkVerdict]]) -> NetworkVerd
 
 
 def confidence_of(ranks: Sequence[NetworkVerdict]) -> Confidence:
-    """Return how sure ranks are together: as the surest of each verdict, as not every rank has a channel of its own.
+    """Return the lowest of each verdict's best confidence: not every rank has a channel of its own.
 
-    What one rank proves does not settle another's error.
+    Proof from one rank does not settle another rank's error.
     """
     doubts = [Confidence.LIKELY for one in ranks if one.order_unknown]
     kinds = {one.verdict for one in ranks}
@@ -320,7 +320,7 @@ def confidence_of(ranks: Sequence[NetworkVerdict]) -> Confidence:
 
 
 def _strongest(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:
-    """Return the one that is best proved, a channel's line before others, the first of equals."""
+    """Return the best proved verdict, preferring channel lines, and the first among equals."""
     order = list(Confidence)
     return min(
         verdicts, key=lambda one: (order.index(one.confidence), all(match.event != "channel" for match in one.proof))
@@ -328,7 +328,7 @@ def _strongest(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:
 
 
 def _mixed(verdicts: Sequence[NetworkVerdict]) -> NetworkVerdict:
-    """One line of proof for each verdict, those that are not the fast network first; as sure as the least sure."""
+    """Return a mixed verdict with one line of proof per verdict, slow networks first, and the lowest confidence."""
     kinds = sorted(dict.fromkeys(one.verdict for one in verdicts), key=FAST.__contains__)
     best = [_strongest([one for one in verdicts if one.verdict is kind]) for kind in kinds]
     return NetworkVerdict(Verdict.MIXED, weakest(one.confidence for one in best), tuple(one.proof[0] for one in best))

@@ -1,4 +1,4 @@
-"""The log reader: blocks of lines in, in any order of processes; an answer out, at any time."""
+"""The log reader: takes blocks of lines, in any order of processes, and gives an answer at any time."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from lumiimg.joblog.report import LogReport
 
 TAIL_BYTES = 8192
-"""Of the end of a piece of a log, kept where it has an error: the last 100 lines or so."""
+"""Bytes stored of the end of a log segment that has an error: about the last 100 lines."""
 _MOST_STORED = 4096
-"""Texts of which it is remembered what they show, and values."""
+"""Size limit of the caches of parsed texts and of values."""
 _SHORT_BYTES = 300
-"""Of a line that evidence shows whole."""
+"""Maximum length in bytes of a line whose parsed text is cached; evidence shows such a line whole."""
 _ORIGIN = re.compile(rb"([A-Za-z][\w.-]{2,200}:\d{1,10}):\d{1,10} \[\d{1,11}\] (?=NCCL )")
-"""What most lines of a job begin with (lines.py has all forms)."""
+"""Beginning of most lines of a job (lines.py has all forms)."""
 _OF_RANK = b" comm 0x"
-"""In texts that no two ranks have in common."""
+"""Marks texts that differ for every rank, so caching them is useless."""
 _TAILS = 4096
-"""Pieces of a log of which the end is kept."""
+"""Maximum number of log segments whose end is stored."""
 
 
 @cache
 def _gate() -> Gate:
-    """Return the gate of all logs that are read: what it remembers is of lines, whosever they are."""
+    """Return the gate shared by all logs: its cache depends only on the text of lines."""
     return Gate(vocabulary())
 
 
 class _Shown(NamedTuple):
-    """What a message shows."""
+    """One finding extracted from a message."""
 
     entry: MessagePattern
     values: Values
     said: str
-    """What is kept of it as evidence."""
+    """The part of the message stored as evidence."""
     communicator: tuple[str, CommunicatorSeen] | None = None
-    """The key of one, and what is said of it."""
+    """Key of a communicator, and what the message says about it."""
 
 
 class LogReader:
@@ -61,37 +61,37 @@ class LogReader:
         self._gate = _gate()
         self._repeats = Repeats()
         self._known: dict[bytes, tuple[_Shown, ...]] = {}
-        """What texts behind an origin show: all ranks print the same ones, and one may repeat them 100,000 times."""
+        """Findings by the text after the origin: ranks print identical texts, and may repeat them 100,000 times."""
         self._values: dict[Values, Values] = {}
-        """Of several processes, each once."""
+        """Interned values, so that several processes share one object."""
         self._log = JobLog()
         self._learned: dict[str, LearnedPrefix] = {}
         self._origin: tuple[bytes, Message] = (b"", Message(None, None, ""))
-        """What the latest line with a known text begins with: most lines of a file begin alike."""
+        """Origin of the latest line with a cached text: most lines of a file begin alike."""
         self._writer: tuple[str | None, str | None, str] | None = None
-        """Process, task and file of the latest line: the next one is mostly of the same."""
+        """Process, task and file of the latest line; the next line usually has the same."""
         self._process: ProcessLog | None = None
-        """What is known of its process."""
+        """Log of that process, if already looked up."""
         self._number = -1
-        """Of the segment of the log that is read."""
+        """Number of the current log segment."""
         self._tails = 0
         self.changes = 0
-        """Grows when something new was seen."""
+        """Counter that increases when something new is seen."""
 
     def begin(self, file: str) -> None:
-        """Start with a file, or with more of one."""
+        """Start a file, or another segment of one."""
         self._repeats.flush_positions(self._number)
         known = self._log.segments.get(self._number)
         if known is not None and known.file != file:
-            self._repeats = Repeats()  # there a line may be of another process
+            self._repeats = Repeats()  # in another file, the same line may come from another process
         self._number += 1
         last = self._log.segments.get(self._log.last_piece.get(file, -1))
         self._log.segments[self._number] = LogSegment(file, last.before + last.lines if last else 0)
 
     def feed(self, file: str, block: bytes) -> None:
-        """Take in the next lines of a file, each whole; never raises, whatever the bytes.
+        """Read the next whole lines of a file; never raises, whatever the bytes.
 
-        A block without an end is one line that may be cut off: it counts only if it says that something failed.
+        A block without a final line end is one line that may be cut off: it counts only if it reports a failure.
         """
         segment = self._log.segments.get(self._number)
         if segment is None or segment.file != file:
@@ -127,20 +127,20 @@ class LogReader:
         self._log.last_piece[file] = self._number
 
     def take_dump(self, dump: FlightDump) -> None:
-        """Take in a dump of PyTorch's flight recorder."""
+        """Add a dump of PyTorch's flight recorder."""
         if len(self._log.dumps) < DUMP_LIMIT:
             self._log.dumps.append(dump)
         self.changes += 1
 
     def report(self) -> LogReport:
-        """Return the answer about all lines so far."""
+        """Return the answer about all lines read so far."""
         self._repeats.flush_positions(self._number)
         return answer(self._log)
 
     def _read(
         self, line: bytes, entries: Sequence[MessagePattern], file: str, number: int, *, is_cut: bool = False
     ) -> tuple[Match, ...] | None:
-        """Take in a line; return what was seen in it, where it is one message of a process that it names."""
+        """Read a line; return its matches if it is a single message that names its process."""
         origin = _ORIGIN.match(line) if len(line) <= _SHORT_BYTES and not is_cut else None
         behind = line[origin.end() :] if origin is not None else b""
         if origin is not None and (known := self._known.get(behind)) is not None:
@@ -162,13 +162,13 @@ class LogReader:
         return whole
 
     def _written_by(self, origin: re.Match[bytes]) -> Message:
-        """Return what stands before a text: one object for lines that begin alike, as it is stored with each match."""
+        """Return the message for an origin; lines that begin alike share one object, as each match stores its text."""
         if self._origin[0] != origin[0]:
             self._origin = (origin[0], Message(origin[1].decode(), None, origin[0].decode(), has_origin=True))
         return self._origin[1]
 
     def _remember(self, text: bytes, before: str, shown: tuple[_Shown, ...]) -> None:
-        """Keep what a text shows; of communicators each rank says another one."""
+        """Cache the findings of a text, except communicators, which differ for every rank."""
         if any(one.communicator or not one.said.startswith(before) for one in shown):
             return
         if len(self._known) >= _MOST_STORED:
@@ -176,14 +176,14 @@ class LogReader:
         self._known[text] = tuple(one._replace(said=one.said.removeprefix(before)) for one in shown)
 
     def _shown(self, message: Message, entries: Sequence[MessagePattern]) -> Iterator[_Shown]:
-        """Yield what a message shows, whoever wrote it."""
+        """Yield the findings of a message, independent of the process that wrote it."""
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         if not message.signed:
             found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or any(name in message.text for name in self._vocabulary.foreign):
             return
         if len(found) > 1:
-            # of one line that several know, an error of Python says the least
+            # if several entries match one line, a generic Python error is the least specific
             first = min((one.order for one, _ in found if isinstance(one, Signature) and one.is_grave), default=0)
             found = [(entry, match) for entry, match in found if not _says_little(entry) or entry.order == first]
         if any(entry.id == "warning" for entry, _ in found) and self._vocabulary.harmless.search(message.text):
@@ -202,7 +202,7 @@ class LogReader:
     def _take(
         self, message: Message, shown: Sequence[_Shown], file: str, at: int, before: str = ""
     ) -> tuple[Match, ...] | None:
-        """Take in what a message shows; return the matches, where all of them stay. `before`: what evidence lacks."""
+        """Store the findings of a message; return the matches if all of them stay. `before` precedes the evidence."""
         writer = (message.process, message.task, file)
         if writer != self._writer:
             self._writer, self._process = writer, None
@@ -231,7 +231,7 @@ class LogReader:
         return tuple(seen) if stay else None
 
     def _keep_tail(self) -> None:
-        """Keep what follows from here on in this piece of the log: it shows whether the error ended the program."""
+        """Start storing the end of this segment: it shows whether the error ended the program."""
         segment = self._log.segments[self._number]
         self._tails += segment.tail is None
         if segment.tail is None and self._tails <= _TAILS:
@@ -251,18 +251,18 @@ def _says_little(entry: MessagePattern) -> TypeGuard[Signature]:
 
 
 def _communicator(groups: Mapping[str, str], *, has_origin: bool) -> tuple[str, CommunicatorSeen]:
-    """Return what a line says of a communicator, and what distinguishes it from others of the process.
+    """Return a key that is unique within the process for a communicator, and what a line says about it.
 
-    oneCCL's place of the process among all ranks is that of a communicator of them all.
+    oneCCL's position of a process among all ranks counts as its rank in a communicator of all ranks.
     """
     rank, ranks = int(groups["rank"]), int(groups["ranks"])
     if "here" in groups:
         here = int(groups["here"])
         nodes, name = 1 if here == ranks else None, f"oneCCL, {ranks} ranks"
         return f"oneCCL/{rank}/{ranks}", CommunicatorSeen(rank, ranks, nodes, name, has_origin, here)
-    # the address alone would not do: it may be given again after the communicator is destroyed
+    # the address alone is not enough: it may be reused after the communicator is destroyed
     nodes = int(groups["nodes"]) if groups["nodes"] else None
-    id_ = intern(groups["id"])  # all its ranks say the same one
+    id_ = intern(groups["id"])  # all its ranks print the same id
     return f"{groups['comm']}/{rank}/{ranks}", CommunicatorSeen(rank, ranks, nodes, id_ or None, has_origin)
 
 

@@ -1,4 +1,4 @@
-"""The answer about a log: which network carried the traffic, how sure that is, the lines that show it, the causes."""
+"""The answer about a log: which network carried the traffic, how certain that is, the proof, the causes."""
 
 from __future__ import annotations
 
@@ -29,80 +29,80 @@ def _part_of(number: int, total: int | None, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One line of a log, printable and cut."""
+    """One line of a log, made printable and truncated."""
 
     file: str
-    """As it was named on the command line."""
+    """File name as given on the command line."""
     line: int
-    """Counted from 1."""
+    """Line number, counted from 1."""
     text: str
-    """The line."""
+    """Text of the line."""
 
     def __str__(self) -> str:
-        """Return the line with where it stands."""
+        """Return the line with its file and line number."""
         return f"{self.file}:{self.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A known trouble that the log shows (an entry of the knowledge base, filled in)."""
+    """A known trouble that the log shows: an entry of the knowledge base with its placeholders filled in."""
 
     id: str
-    """Of the signature (`lumiimg log --signatures`)."""
+    """Id of the signature (`lumiimg log --signatures`)."""
     summary: str
     """What the line means."""
     because: tuple[str, ...]
-    """What leads to it, most likely first."""
+    """Possible reasons, most likely first."""
     remedy: tuple[Remedy, ...]
     """What to do."""
     source: str
-    """Where that is from."""
+    """Source of this knowledge."""
     evidence: tuple[Evidence, ...]
-    """The lines that show it."""
+    """Log lines that show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedLibrary:
-    """A library or plugin that names itself: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
+    """A library or plugin that prints its name: `RCCL 2.22.3`, `aws-ofi-nccl 1.18.0`."""
 
     name: str
     """`RCCL`, `aws-ofi-nccl`."""
     version: str
-    """As it says itself."""
+    """Version that it prints."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one rank of the job used; a process that names no rank has one result of its own."""
+    """What one rank of the job used; a process that names no rank has a result of its own."""
 
     process: str
-    """`host:pid`, or `task N`, or the file's name where lines carry no host."""
+    """`host:pid`, or `task N`, or the file name if the lines name no host."""
     verdict: Verdict
-    """Of this rank."""
+    """Verdict for this rank."""
     confidence: Confidence
-    """Of this rank."""
+    """Confidence for this rank."""
     network: str | None
-    """As the library names it: `AWS Libfabric`, `Socket`."""
+    """Network as the library names it: `AWS Libfabric`, `Socket`."""
     provider: str | None
-    """Of libfabric: `cxi`."""
+    """libfabric provider: `cxi`."""
     rank: int | None
-    """Number in the process's largest communicator; null where the log does not say."""
+    """Rank in the largest communicator of the process; null if the log does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator, put together from the lines of all its ranks."""
+    """A communicator, assembled from the lines of all its ranks."""
 
     id: str
-    """`commId` where printed, else process and address."""
+    """`commId` if it was printed, otherwise process and address."""
     ranks: int
-    """That it has."""
+    """Number of ranks in it."""
     nodes: int | None
-    """That it spans; null where the log does not say."""
+    """Number of nodes that it spans; null if the log does not say."""
     crosses_network: bool | None
-    """Whether it spans nodes; null where the log does not say."""
+    """Whether it spans more than one node; null if the log does not say."""
     verdict: Verdict
-    """Of its ranks."""
+    """Verdict for its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,78 +110,78 @@ class VerdictGroup:
     """Nodes whose ranks all have the same verdict."""
 
     verdict: Verdict
-    """Of these nodes."""
+    """Verdict for these nodes."""
     network: str | None
-    """As the library names it: `AWS Libfabric`, `Socket`."""
+    """Network as the library names it: `AWS Libfabric`, `Socket`."""
     provider: str | None
-    """Of libfabric: `cxi`."""
+    """libfabric provider: `cxi`."""
     cause: str | None
-    """Id of the likeliest cause on these nodes; null where none was seen there."""
+    """Id of the most likely cause on these nodes; null if none was seen there."""
     confidence: Confidence
-    """That of the least sure node; of a node the surest rank counts, as not every rank has a channel of its own."""
+    """Confidence of the least certain node; for a node, its surest rank counts: not every rank has its own channel."""
     nodes: tuple[str, ...]
     """Host names as printed, sorted."""
 
     @property
     def count(self) -> int:
-        """How many nodes."""
+        """Number of nodes."""
         return len(self.nodes)
 
     @property
     def names(self) -> str:
-        """Their names, folded as Slurm does: `nid[005000-005002]`."""
+        """Node names, folded as Slurm does it: `nid[005000-005002]`."""
         return hostlist(self.nodes)
 
     @property
     def severity(self) -> Severity:
-        """Whether it is a fast network that is proved."""
+        """Severity: ok only for a fast network that is proved."""
         return severity_of(self.verdict, self.provider, self.confidence)
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of the job the log speaks of: ranks and nodes that say their network, out of those that there are."""
+    """How much of the job the log covers: the ranks and nodes that report their network, out of all."""
 
     ranks: int
-    """Ranks that say their network."""
+    """Ranks that report their network."""
     of_ranks: int | None
-    """Ranks that there are; null where the log does not say."""
+    """Ranks in the job; null if the log does not say."""
     nodes: int
-    """Nodes that say their network."""
+    """Nodes that report their network."""
     of_nodes: int | None
-    """Nodes that there are; null where the log does not say."""
+    """Nodes in the job; null if the log does not say."""
 
     @property
     def is_part(self) -> bool:
-        """Whether some ranks or nodes do not say it."""
+        """Whether some ranks or nodes do not report their network."""
         return self.ranks < (self.of_ranks or 0) or self.nodes < (self.of_nodes or 0)
 
     @property
     def of_all_ranks(self) -> str:
-        """`3 of 8 ranks`; `3 ranks` where nobody knows of how many."""
+        """`3 of 8 ranks`; `3 ranks` if the total is not known."""
         return _part_of(self.ranks, self.of_ranks, "rank")
 
     @property
     def sentence(self) -> str:
-        """`3 of 8 ranks, 1 of 2 nodes`; of nodes where lines name any."""
+        """`3 of 8 ranks, 1 of 2 nodes`; nodes only if the lines name any."""
         nodes = f", {_part_of(self.nodes, self.of_nodes, 'node')}" if self.nodes else ""
         return f"{self.of_all_ranks}{nodes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How the network was used; None, or nothing, where the log does not say or ranks differ."""
+    """How the network was used; None or empty if the log does not say or ranks differ."""
 
     gdr: bool | None
-    """Whether the NIC reads GPU memory (GPUDirect RDMA); null where the log does not say, or ranks differ."""
+    """Whether the NIC reads GPU memory (GPUDirect RDMA); null if the log does not say, or ranks differ."""
     nics: int | None
-    """NICs that the plugin found."""
+    """Number of NICs that the plugin found."""
     interfaces: tuple[str, ...]
-    """Network interfaces of NET/Socket, in its order: `hsn0`, `nmn0`."""
+    """Network interfaces of NET/Socket, in the order in which it lists them: `hsn0`, `nmn0`."""
 
     @property
     def words(self) -> str:
-        """How the network was used, for a person; nothing where the log does not say."""
+        """How the network was used, in words; empty if the log does not say."""
         parts = [f"{self.nics} NICs"] if self.nics else []
         parts += [] if self.gdr is None else ["GPUDirect RDMA" if self.gdr else "no GPUDirect RDMA"]
         parts += [f"sockets on {', '.join(self.interfaces)}"] if self.interfaces else []
@@ -190,50 +190,50 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a benchmark of the network printed in a log."""
+    """Result of a network benchmark, as printed in a log."""
 
     test: str | None
-    """`all_reduce_perf`; null where the log does not say."""
+    """Name of the test, such as `all_reduce_perf`; null if the log does not say."""
     ranks: int | None
-    """That took part; null where the log does not say."""
+    """Ranks that took part; null if the log does not say."""
     nodes: int | None
-    """That took part; null where the log does not say."""
+    """Nodes that took part; null if the log does not say."""
     average_gb_s: float | None
-    """Average bus bandwidth as the program says it, 1e9 bytes a second."""
+    """Average bus bandwidth as the program reports it, 1e9 bytes per second."""
     wrong: int | None
-    """Wrong results; null where they were not looked for."""
+    """Number of wrong results; null if the program did not check."""
     file: str
-    """The log that holds the table."""
+    """The log that contains the table."""
     line: int
-    """Of the table's head, counted from 1."""
+    """Line of the table's header, counted from 1."""
     wrong_line: int | None
     """Line of the first wrong result."""
     points: tuple[tuple[int, float], ...] = ()
-    """Bytes of a message and its best bus bandwidth (1e9 bytes a second), by size; of many sizes the largest 256."""
+    """Message size in bytes and its best bus bandwidth (1e9 bytes per second), by size; the 256 largest sizes."""
 
     @property
     def name(self) -> str:
-        """The test, for a person."""
+        """Name of the test, in words."""
         return self.test or "collective test"
 
     @property
     def best_gb_s(self) -> float | None:
-        """The largest bus bandwidth, 1e9 bytes a second; null where no row was seen."""
+        """The largest bus bandwidth, 1e9 bytes per second; null if no row was seen."""
         return max((speed for _, speed in self.points), default=None)
 
     @property
     def best_size(self) -> int | None:
-        """Bytes of the message that gave the best."""
+        """Message size in bytes that gave the best bandwidth."""
         return next((size for size, speed in self.points if speed == self.best_gb_s), None)
 
     @property
     def largest_size(self) -> int | None:
-        """Bytes of the largest message whose bandwidth was measured."""
+        """Size in bytes of the largest message whose bandwidth was measured."""
         return self.points[-1][0] if self.points else None
 
     @property
     def sentence(self) -> str:
-        """What it gave, for a person."""
+        """The result, in words."""
         nodes = "" if self.nodes is None else f" on {count(self.nodes, 'node')}"
         if self.best_gb_s is None or self.best_size is None:
             return f"{self.name}{nodes}: no result"
@@ -246,56 +246,56 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """The answer about one log (or a set of files of one job)."""
+    """The answer about one log, or about a set of files from one job."""
 
     verdict: Verdict
-    """Which network, or why the plugin gave none; `lumiimg log --signatures` has what is behind it."""
+    """Which network, or why the plugin provided none; `lumiimg log --signatures` lists the messages behind it."""
     confidence: Confidence
     """How well the log supports the verdict."""
     proof: tuple[Evidence, ...]
     """The lines that decide the verdict, strongest first."""
     ranks: tuple[RankResult, ...]
     nodes: tuple[VerdictGroup, ...]
-    """The largest group first."""
+    """Nodes grouped by verdict: those without a fast network first, then by size."""
     coverage: Coverage
-    """How much of the job the log speaks of."""
+    """How much of the job the log covers."""
     runs: int
-    """That the log holds, of the same job or of others; the answer is about the last one."""
+    """Number of runs in the log, of the same job or of others; the answer is about the last one."""
     first_line: int
-    """Where the run begins that the answer is about; 1 where it is the only one."""
+    """First line of the run that the answer is about; 1 if it is the only one."""
     excerpt: bool
-    """Whether no line that decides the verdict names its process: such lines prove nothing alone."""
+    """Whether no line that decides the verdict names its process; such lines alone prove nothing."""
     single_node: bool
-    """Whether the log proves that nothing crossed a network: then it does not matter which one was chosen."""
+    """Whether the log proves that nothing crossed a network, so that it does not matter which one was chosen."""
     failed_running: bool
     """Whether a transfer or a collective failed after the ranks were connected."""
     connected: bool
     """Whether a line shows that ranks were connected over a network."""
     ended: Ending
-    """How the job ended; where that is not known and a cause is named, no answer is `good`."""
+    """How the job ended; if that is not known and a cause is named, the answer is never `good`."""
     stall: Stall | None
-    """With which ranks a stall began; null where none is seen, or the log does not show it."""
+    """Which ranks a stall began with; null if there was none, or the log does not show it."""
     progress: tuple[RankProgress, ...]
-    """How far each rank came, where there are dumps of PyTorch's flight recorder."""
+    """How far each rank got, if there are dumps of PyTorch's flight recorder."""
     communicators: tuple[Communicator, ...]
-    """In the order of the log."""
+    """Communicators, in the order of the log."""
     library: LoggedLibrary | None
-    """The collective library; null where it does not name itself."""
+    """The collective library; null if it does not print its name."""
     plugin: LoggedLibrary | None
-    """The net plugin; null where none names itself."""
+    """The net plugin; null if none prints its name."""
     provider: str | None
-    """Of libfabric: `cxi`; null where the log does not say, or ranks differ."""
+    """libfabric provider: `cxi`; null if the log does not say, or ranks differ."""
     transport: Transport
     environment: Mapping[str, str]
-    """Variables of NCCL, Slurm and Slingshot that the log shows, each with its (first) value."""
+    """Variables of NCCL, Slurm and Slingshot that the log shows, each with its first value."""
     measurements: tuple[Measurement, ...]
-    """Tables of benchmarks in the log."""
+    """Benchmark results in the log."""
     causes: tuple[Cause, ...]
-    """Most likely first."""
+    """Causes, most likely first."""
 
     @property
     def ranks_by_name(self) -> dict[str, RankResult]:
-        """By number; by number and process where several say to be the same; by process where no number is known."""
+        """Ranks by number; by number and process if several claim the same number; by process if no number is known."""
         taken = Counter(one.rank for one in self.ranks)
 
         def name(one: RankResult) -> str:
@@ -311,12 +311,12 @@ class LogReport:
 
     @property
     def other_nodes_silent(self) -> bool:
-        """Whether Slurm has more nodes for the job, so that what their ranks did is not known."""
+        """Whether the job has more nodes than reported, so that it is not known what their ranks did."""
         return self.coverage.of_nodes not in {None, self.coverage.nodes}
 
     @property
     def severity(self) -> Severity:
-        """Whether a fast network carried the traffic to its end, or none was needed: ok, unknown or a problem."""
+        """Whether a fast network carried the traffic to the end, or none was needed: ok, unknown or a problem."""
         if self.failed_running or (self.ended.is_failure and not self.ended.is_likely):
             return Severity.PROBLEM
         is_open = self.ended.cause is not None or self.stall is not None or any(one.waits_in for one in self.progress)
@@ -332,7 +332,7 @@ class LogReport:
 
     @property
     def headline(self) -> str:
-        """The answer in one line: what ended the job, where something did, else the network."""
+        """The answer in one line: what ended the job, if that is known, otherwise the network."""
         if self.ended.leads:
             began = f"; it began with {self.stall.who}, which {self.stall.reason}" if self.stall else ""
             return f"{self.ended.cause}: {self.ended.sentence}{began}"
@@ -360,7 +360,7 @@ class LogReport:
 
     @property
     def network_in_short(self) -> str:
-        """Which network the job used, in a few words: what ended it has been said."""
+        """Which network the job used, in a few words, for use after the line about what ended it."""
         if self.nothing_crossed:
             return SHORT[Verdict.INTRA_NODE_ONLY]
         if self.verdict is Verdict.OFI_OTHER and self.provider is None:
@@ -373,7 +373,7 @@ class LogReport:
 
     @property
     def _shows_traffic(self) -> bool:
-        """Whether anything shows that ranks were connected, as what proves libfabric does."""
+        """Whether anything shows that ranks were connected; what proves libfabric shows that, too."""
         proved = self.verdict is Verdict.OFI_OTHER and self.confidence is Confidence.PROVED
         measured = any(one.points for one in self.measurements)
         return proved or measured or self.connected

@@ -1,7 +1,7 @@
-"""What a log was seen to say of a job: a bounded table for each of its processes, match by match.
+"""What was seen in the log of a job: a bounded table of matches for each of its processes.
 
-A position is one number for a message of the job: piece of the log, line in the piece, message in the line. Positions
-are in the order in which the log was written, where that is known: that of its files, and of the lines in each.
+A position is a single number for a message: piece of the log, line in the piece, message in the line. Positions are in
+the order in which the log was written, if that is known: by file, and by line within a file.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from lumiimg.joblog.flight import FlightDump
 
 VALUE_LIMIT = 16
-"""Different values of one event and process that are kept (network names, missing libraries)."""
+"""Maximum number of distinct values stored per event and process (network names, missing libraries)."""
 JOB_VALUE_LIMIT = 512
-"""The same for what is kept of the whole job (variables)."""
+"""The same limit for the whole job (variables)."""
 COMMUNICATOR_LIMIT = 64
-"""Communicators kept of one process."""
+"""Maximum number of communicators stored per process."""
 PROCESS_LIMIT = 65_536
-"""Processes that are distinguished; the lines of any more are read as if they were of one."""
+"""Maximum number of processes distinguished; the lines of all others are treated as one process."""
 STATED = frozenset(
     {"network", "channel", "local-channel", "provider", "initialized", "socket", "ib", "gdr-device", "connected"}
     | {"communicator", "coordinates", "oneccl-library", "endpoints"}
 )
-"""What a library prints with its origin. Where it does, the same without one is quoted."""
+"""Events that a library prints with its origin. If it does, the same text without an origin is a quotation."""
 _BEYOND = "processes beyond the limit"
 _MOST_RUNS = 64
 _TASK = -1
-"""In place of how many ranks there are: the number is that of a task, which may start several processes."""
+"""Stands in for the number of ranks if the rank is a task number; a task may start several processes."""
 _BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
-"""What a process prints before it has a rank."""
+"""Events that a process prints before it has a rank."""
 _OF_AN_END = frozenset(ExitRole) - {ExitRole.NO, ExitRole.RAISED, ExitRole.WAITED, ExitRole.OTHER}
 _PIECE_SHIFT, _LINE_SHIFT = 40, 8
-"""Positions in a million pieces stay below 2^60, where an integer takes the least memory."""
+"""With a million pieces, positions stay below 2^60, where an integer uses the least memory."""
 
 Values = tuple[tuple[str, str], ...]
-"""The named groups of a match."""
+"""Named groups of a match."""
 
 
 def position(piece: int, line: int, message: int) -> int:
@@ -52,57 +52,57 @@ def position(piece: int, line: int, message: int) -> int:
 
 
 def piece_and_line(at: int) -> tuple[int, int]:
-    """Return the piece, and the line in it from 0 on."""
+    """Return the piece and the line in it, counted from 0."""
     return at >> _PIECE_SHIFT, at >> _LINE_SHIFT & (1 << _PIECE_SHIFT - _LINE_SHIFT) - 1
 
 
 @dataclass(slots=True, eq=False)
 class Match:
-    """An event with the same values, seen once or more."""
+    """An event with given values, seen once or several times."""
 
     event: str
     values: Values
     before: str
-    """What stood before `said`: most of what the processes of a job say, they say alike."""
+    """Text before `said`, stored apart because the processes of a job mostly print identical text."""
     said: str
-    """What is kept of the first message that showed it, as it stood there."""
+    """Stored part of the first message that showed it, unchanged."""
     first_at: int
     """Position of that message."""
     last_at: int
-    """Position of the latest."""
+    """Position of the latest message that showed it."""
     has_origin: bool = True
-    """A line with `host:pid:tid` showed it."""
+    """Whether a line with `host:pid:tid` showed it."""
 
     def value(self, name: str) -> str:
         return dict(self.values).get(name, "")
 
     @property
     def excerpt(self) -> str:
-        """What is kept of the first message."""
+        """Stored part of the first message."""
         return self.before + self.said
 
     @property
     def text(self) -> str:
-        """Of the first message that showed it, as it may stand in a report."""
+        """The same text in a form fit for a report."""
         return evidence_text(self.excerpt)
 
 
 @dataclass(slots=True)
 class CommunicatorSeen:
-    """What a process said about one of its communicators."""
+    """What a process printed about one of its communicators."""
 
     rank: int
     ranks: int
     nodes: int | None = None
     id: str | None = None
     has_origin: bool = True
-    """As of a Match."""
+    """As in Match."""
     here: int | None = None
-    """Ranks of it on this process's node, where that is known and the number of nodes is not."""
+    """Number of its ranks on this process's node, if that is known and the number of nodes is not."""
 
     @property
     def crosses(self) -> bool | None:
-        """Whether it spans nodes; None where the log does not say (before 2.21 no line has `nNodes`)."""
+        """Whether it spans nodes; None if the log does not say (before 2.21 no line has `nNodes`)."""
         if self.here is not None or self.ranks == 1:
             return self.ranks > (self.here or 1)
         return None if self.nodes is None else self.nodes > 1
@@ -110,11 +110,11 @@ class CommunicatorSeen:
 
 @dataclass(slots=True, eq=False)
 class ProcessLog:
-    """What one process printed; lines without a prefix have one of their own until it is known whose they are."""
+    """What one process printed; lines without a prefix form a separate one until their process is known."""
 
     name: str
     shared: bool = False
-    """Lines without prefix or task: they may be of any process of the job."""
+    """Whether these are lines without prefix or task, which any process of the job may have printed."""
     limit: int = VALUE_LIMIT
     task: str | None = None
     """The number that the launcher put before its lines."""
@@ -123,7 +123,7 @@ class ProcessLog:
 
     @property
     def node(self) -> str | None:
-        """The host's name; None where the lines carry none."""
+        """Host name; None if the lines carry none."""
         host, colon, pid = self.name.rpartition(":")
         return host if colon and pid.isdecimal() and host and not self.shared else None
 
@@ -140,13 +140,13 @@ class ProcessLog:
         return None
 
     def add(self, match: Match) -> bool:
-        """Take a match that is not known yet; return whether it stays: of too many, the first and the latest do."""
+        """Add a new match; return whether it stays: beyond the limit, only the first ones and the latest do."""
         matches = self.events.get(match.event, ())
         self.events[match.event] = (*matches[: self.limit - 1], match)
         return len(matches) < self.limit
 
     def add_communicator(self, key: str, seen: CommunicatorSeen) -> None:
-        """Take what one line says of a communicator; of many the first are kept."""
+        """Add what one line says about a communicator; beyond the limit, new ones are dropped."""
         known = self.communicators.get(key)
         if known is not None:
             known.nodes, known.id = seen.nodes or known.nodes, seen.id or known.id
@@ -162,13 +162,13 @@ class ProcessLog:
         return found
 
     def without(self, events: Collection[str]) -> ProcessLog:
-        """Return the same but for some events."""
+        """Return a copy without some events."""
         left = {event: matches for event, matches in self.events.items() if event not in events}
         communicators = {} if "communicator" in events else self.communicators
         return replace(self, events=left, communicators=communicators)
 
     def since(self, start: int) -> ProcessLog:
-        """Return what was seen from a position on; of what was seen often, the first and the last place are known."""
+        """Return what was seen from a position on; for repeated events, only the first and last positions are known."""
         events: dict[str, list[Match]] = {}
         for match in self.matches:
             if match.last_at >= start:
@@ -178,7 +178,7 @@ class ProcessLog:
 
 
 def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
-    """Return what several logs of one process show together; it changes none of them."""
+    """Return several logs of one process merged into one, leaving them unchanged."""
     if len(parts) == 1:
         return parts[0]
     whole = replace(parts[0], events={}, communicators={}, task=next((one.task for one in parts if one.task), None))
@@ -191,7 +191,7 @@ def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
             else:
                 known.last_at = max(known.last_at, match.last_at)
                 known.has_origin |= match.has_origin
-        # as if all had been seen in order, whoever saw them
+        # the result is the same as if all had been seen in order
         whole.events[event] = ()
         for match in found.values():
             whole.add(match)
@@ -206,7 +206,7 @@ def _first_at(match: Match) -> int:
 
 
 def first_matches(processes: Iterable[ProcessLog], event: str) -> list[Match]:
-    """Return one match for each different value of the event in the job, in order."""
+    """Return one match for each distinct value of the event in the job, in order."""
     found: dict[Values, Match] = {}
     for match in sorted((match for process in processes for match in process.events.get(event, ())), key=_first_at):
         found.setdefault(match.values, match)
@@ -215,39 +215,39 @@ def first_matches(processes: Iterable[ProcessLog], event: str) -> list[Match]:
 
 @dataclass(slots=True)
 class LogSegment:
-    """A file, or what was read of it before another one."""
+    """A file, or the part of it that was read before another file."""
 
     file: str
     before: int = 0
-    """Lines of the file that were read before."""
+    """Lines of the file that were read in earlier segments."""
     lines: int = 0
     records: int = 0
-    """Lines that begin as one of a collector of containers' logs, or are empty."""
+    """Lines that look like a record of a container log collector, or are empty."""
     tail: bytes | None = None
-    """The end of it, where an error was seen in it."""
+    """The end of the segment, if an error was seen in it."""
 
 
 @dataclass(slots=True)
 class JobLog:
-    """All that is kept of a log; memory grows with the processes, not with the lines."""
+    """Everything stored about a log; memory grows with the processes, not with the lines."""
 
     processes: dict[str, ProcessLog] = field(default_factory=dict)
     bare: dict[tuple[str, str | None], ProcessLog] = field(default_factory=dict)
     """Lines without `host:pid`, by file and task."""
     owners: dict[tuple[str, str | None], tuple[str, ...]] = field(default_factory=dict)
-    """Processes seen beside them; two are enough to know that the owner is unknown."""
+    """Processes that wrote to the same file and task; two are enough to know that the owner is unknown."""
     job: ProcessLog = field(default_factory=lambda: ProcessLog("job", limit=JOB_VALUE_LIMIT))
-    """What is true of the whole job, whoever printed it: variables, versions."""
+    """What holds for the whole job, whichever process printed it: variables, versions."""
     segments: dict[int, LogSegment] = field(default_factory=dict)
     last_piece: dict[str, int] = field(default_factory=dict)
-    """Of each file, the number of the last segment that has lines."""
+    """Number of the last segment with lines, by file."""
     bandwidth: BandwidthReader | None = None
-    """Tables of benchmarks, where there are any."""
+    """Benchmark tables, if there are any."""
     dumps: list[FlightDump] = field(default_factory=list)
-    """Of PyTorch's flight recorder, those that were handed in beside the log."""
+    """Dumps of PyTorch's flight recorder that were given together with the log."""
 
     def note_owner(self, process: str, task: str | None, file: str) -> None:
-        """Note that a process wrote to a file, and for which task."""
+        """Record that a process wrote to a file, and for which task."""
         for key in ((file, task), (file, None)):
             owners = self.owners.get(key, ())
             if process not in owners and len(owners) < 2 and (owners or len(self.owners) < PROCESS_LIMIT):
@@ -260,7 +260,7 @@ class JobLog:
         if name is not None and len(self.processes) < PROCESS_LIMIT:
             return self.processes.setdefault(name, ProcessLog(name, task=task))
         if name is not None:
-            # All beyond the limit are one, under the name of the first: a host's name is a hint of its network.
+            # All beyond the limit are one, under the name of the first: a host name hints at the network.
             return self.bare.setdefault((file, _BEYOND), ProcessLog(name, shared=True))
         key = (file, task)
         if task is None or (key not in self.bare and len(self.bare) >= PROCESS_LIMIT):
@@ -268,10 +268,10 @@ class JobLog:
         return self.bare.setdefault(key, ProcessLog(f"task {task}"))
 
     def attributed(self) -> list[ProcessLog]:
-        """Return the processes in the order of their first lines, lines without prefix given to whose they must be.
+        """Return the processes in the order of their first lines, with lines without a prefix assigned if certain.
 
-        They are those of the one process that wrote to the same file for the same task; where no process did (libfabric
-        warns on stderr, in a file of its own), those of the one that wrote for that task anywhere.
+        They belong to the only process that wrote to the same file for the same task. If none did (libfabric warns on
+        stderr, in a separate file), they belong to the only process that wrote for that task anywhere.
         """
         stated = STATED.intersection(event for process in self.processes.values() for event in process.events)
         anywhere: dict[str | None, set[str]] = {}
@@ -286,12 +286,12 @@ class JobLog:
                 (name,) = owners
                 parts.setdefault((name, ""), []).append(replace(bare.without(stated), name=name, shared=False))
             else:
-                # lines of any process stay lines of any process, in however many files they stand
+                # lines that any process may have printed stay together, even from several files
                 parts.setdefault(("", "" if bare.shared else f"{task}"), []).append(bare.without(stated))
         return sorted(map(joined, parts.values()), key=lambda one: min(map(_first_at, one.matches), default=0))
 
     def same_file(self, one: int, other: int) -> bool:
-        """Whether two positions are in one file, so that the smaller one was written first."""
+        """Return whether two positions are in one file, so that the smaller one was written first."""
         return self.file(one) == self.file(other)
 
     def file(self, at: int) -> str:
@@ -299,7 +299,7 @@ class JobLog:
         return self.segments[piece_and_line(at)[0]].file
 
     def lines_after(self, at: int) -> list[bytes] | None:
-        """Return the lines of its file that follow a position; None where they are more than are kept."""
+        """Return the lines that follow a position in its file; None if more follow than are stored."""
         number, line = piece_and_line(at)
         here = self.segments[number]
         count = here.lines - line - 1
@@ -310,39 +310,39 @@ class JobLog:
         return kept[len(kept) - count :]
 
     def place(self, at: int) -> tuple[str, int]:
-        """Return the file and the line, from 1 on, of a position."""
+        """Return the file and the line of a position, counted from 1."""
         number, line = piece_and_line(at)
         here = self.segments[number]
         return here.file, here.before + line + 1
 
     @property
     def matches(self) -> Iterator[Match]:
-        """All of all processes."""
+        """Matches of all processes."""
         every = (*self.processes.values(), *self.bare.values(), self.job)
         return (match for process in every for match in process.matches)
 
     def evidence(self, match: Match) -> Evidence:
-        """Return the line that showed a match first."""
+        """Return the line that first showed a match."""
         return Evidence(*self.place(match.first_at), match.text)
 
 
-# -- several runs in one log: a job that Slurm queued again, or two jobs that wrote to one file, one after the other
+# -- several runs in one log: a job that Slurm requeued, or jobs that wrote to one file one after the other
 
 
 @dataclass(slots=True)
 class _Span:
-    """Processes whose lines lie among each other's."""
+    """Processes whose lines are interleaved."""
 
     start: int
     end: int
     names: set[str]
     ranks: dict[tuple[int, int], set[str | None]]
-    """Nodes of each rank, by its number and how many there are."""
+    """Nodes of each rank, by rank and number of ranks."""
     nodes: set[str]
     connected: bool
-    """A process of it was connected."""
+    """Whether one of its processes was connected."""
     begun: bool
-    """All it has is the beginning of processes that have no rank yet."""
+    """Whether it contains only the start of processes that have no rank yet."""
 
     @classmethod
     def of(cls, process: ProcessLog) -> _Span:
@@ -371,10 +371,10 @@ class _Span:
             self.ranks.setdefault(rank, set()).update(nodes)
 
     def ends_before(self, after: _Span, marks: Sequence[int]) -> bool:
-        """Whether the later one is of another run.
+        """Return whether the later one belongs to another run.
 
-        A rank begins again: on the same node, or on another one after the job ended (`marks`); or a process begins
-        that does not become a rank, on a node whose ranks were connected before.
+        That is so if a rank starts again, on the same node or, after the job ended (`marks`), on another one; or if a
+        process that does not become a rank starts on a node whose ranks were connected before.
         """
         if self.connected and after.begun and after.nodes and after.nodes <= self.nodes:
             return True
@@ -387,9 +387,9 @@ class _Span:
 
 
 def last_run(log: JobLog) -> tuple[JobLog, int]:
-    """Return what is of the last run of a log, and how many runs there are.
+    """Return the part of a log that belongs to its last run, and the number of runs.
 
-    In several files the order of lines is not known: they count as one run.
+    In several files, the order of lines is not known, so they count as one run.
     """
     places = (log.file(match.first_at) for match in log.matches)
     if (first := next(places, None)) is None or any(file != first for file in places):
@@ -416,7 +416,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
 
 
 def _apart(processes: Iterable[ProcessLog]) -> list[_Span]:
-    """Return processes that are apart in the log, in its order."""
+    """Return groups of processes that do not overlap in the log, in its order."""
     found: list[_Span] = []
     for span in sorted(map(_Span.of, (one for one in processes if one.events)), key=lambda span: span.start):
         if found and span.start <= found[-1].end:
@@ -427,7 +427,7 @@ def _apart(processes: Iterable[ProcessLog]) -> list[_Span]:
 
 
 def _marks(log: JobLog) -> Iterator[int]:
-    """Yield where the log says that a job ended, or that another one began."""
+    """Yield the positions where the log says that a job ended, or that another one began."""
     signatures = vocabulary().signatures
     for process in log.bare.values():
         for match in process.matches:

@@ -1,4 +1,4 @@
-"""What all ranks of a job together show beside the verdict: nodes, communicators, versions, stalls."""
+"""What the ranks of a job show besides the verdict: nodes, communicators, versions, coverage."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from lumiimg.joblog.troubles import Trouble
 
 _COMMUNICATORS = 256
-"""That are reported."""
+"""Maximum number of communicators in a report."""
 _INTERFACE = re.compile(r"\[\d{1,4}\]([\w.-]{1,40}):")
 
 _Result = tuple[Verdict, str | None, str | None, str | None]
-"""Verdict, network, provider, and the id of the likeliest cause."""
+"""Verdict, network, provider, and id of the most likely cause."""
 
 
 class JudgedProcess(NamedTuple):
-    """A process, its troubles, and what it used."""
+    """A process, its troubles, and the network that it used."""
 
     process: ProcessLog
     troubles: Sequence[Trouble]
@@ -39,14 +39,14 @@ class JudgedProcess(NamedTuple):
 
     @property
     def ranks(self) -> list[int | None]:
-        """Its ranks in its largest communicator: those of the job that the log shows."""
+        """Its ranks in its largest communicator, which count as its ranks in the job."""
         seen = self.process.communicators.values()
         largest = max((one.ranks for one in seen), default=0)
         return [*sorted({one.rank for one in seen if one.ranks == largest})] or [None]
 
 
 def rank_results(judged: Sequence[JudgedProcess]) -> tuple[RankResult, ...]:
-    """Return what each process used; a process that showed nothing about the network is left out."""
+    """Return what each rank used; a process with neither a verdict nor a communicator is left out."""
     results = [
         RankResult(one.process.name, of.verdict, of.confidence, of.network, of.provider, rank)
         for one in judged
@@ -57,7 +57,7 @@ def rank_results(judged: Sequence[JudgedProcess]) -> tuple[RankResult, ...]:
 
 
 def communicators(judged: Sequence[JudgedProcess]) -> tuple[Communicator, ...]:
-    """Return the communicators of the job, each once; `mixed` where its ranks used different networks."""
+    """Return each communicator of the job once; `mixed` if its ranks used different networks."""
     found: dict[str, Communicator] = {}
     for process, _, network in judged:
         for address, seen in process.communicators.items():
@@ -73,15 +73,15 @@ def communicators(judged: Sequence[JudgedProcess]) -> tuple[Communicator, ...]:
 
 
 def component(processes: Sequence[ProcessLog], event: str, name: str | None = None) -> LoggedLibrary | None:
-    """Return the library or plugin that the job names first; `name` where it gives its version only."""
+    """Return the library or plugin that the job names first; `name` is used if it prints only its version."""
     matches = first_matches(processes, event)
     return LoggedLibrary(name or matches[0].value("name"), matches[0].value("version")) if matches else None
 
 
 def node_groups(judged: Sequence[JudgedProcess]) -> tuple[VerdictGroup, ...]:
-    """Return the nodes by what their ranks came to; `mixed` where ranks of a node differ.
+    """Return the nodes grouped by the result of their ranks; `mixed` if the ranks of a node differ.
 
-    Those without a fast network come first, then the largest group.
+    Groups without a fast network come first, then larger groups.
     """
     by_node: dict[str, set[_Result]] = {}
     ranks: dict[str, list[NetworkVerdict]] = {}
@@ -113,23 +113,23 @@ def _common(results: set[_Result]) -> _Result:
 
 
 def coverage(judged: Sequence[JudgedProcess], job: ProcessLog) -> Coverage:
-    """Return how many ranks and nodes say their network, and how many there are by the largest communicator."""
+    """Return how many ranks and nodes report their network, out of how many, judging by the largest communicator."""
     speaking = [one for one in judged if one.says_network]
     seen = [communicator for one in judged for communicator in one.process.communicators.values()]
     slurm = {one.value("name"): one.value("value") for one in job.saw("slurm")}
-    # a rank that was started again on its node is one rank
+    # a rank that was restarted on its node is one rank
     places = ((one.process.node or one.process.name, one.process.name, rank) for one in speaking for rank in one.ranks)
     ranks = len({(node, name if rank is None else rank) for node, name, rank in places})
     nodes = len({one.process.node for one in speaking} - {None})
     of_ranks = max([one.ranks for one in seen] or _numbers(slurm, "SLURM_NTASKS"), default=None)
     sizes = [one.nodes for one in seen if one.nodes is not None]
     if max(sizes, default=1) == 1:
-        # other ranks of the job may have come together elsewhere, or not at all
+        # other ranks of the job may have connected elsewhere, or not at all
         sizes += _numbers(slurm, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
     of_nodes = max(sizes, default=None)
     return Coverage(
         ranks=ranks,
-        # more than the largest communicator has: then there is none of all ranks, or several runs
+        # more ranks than in the largest communicator: none has all ranks, or there were several runs
         of_ranks=None if of_ranks is not None and of_ranks < ranks else of_ranks,
         nodes=nodes,
         of_nodes=None if of_nodes is not None and of_nodes < nodes else of_nodes,
@@ -141,7 +141,7 @@ def _numbers(variables: Mapping[str, str], *names: str) -> list[int]:
 
 
 def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:
-    """Return how the network was used, where all that print it agree."""
+    """Return how the network was used, if all processes that print it agree."""
     lists = [_INTERFACE.findall(one.value("interfaces")) for one in first_matches(processes, "socket")]
     counts = {one.value("count") for one in job.saw("nics")}
     return Transport(
@@ -152,7 +152,7 @@ def transport(processes: Sequence[ProcessLog], job: ProcessLog) -> Transport:
 
 
 def _gdr(processes: Sequence[ProcessLog]) -> bool | None:
-    """Return whether the network channels use GPUDirect RDMA; what a device could do counts only without channels."""
+    """Return whether network channels use GPUDirect RDMA; device capabilities count only if there are no channels."""
     channels = {bool(one.value("gdr")) for one in first_matches(processes, "channel")}
     devices = {one.value("gdr") == "Enabled" for one in first_matches(processes, "gdr-device")}
     answers = channels or devices
@@ -160,7 +160,7 @@ def _gdr(processes: Sequence[ProcessLog]) -> bool | None:
 
 
 def environment(job: ProcessLog) -> dict[str, str]:
-    """Return the variables that the log shows, by name; of several values the first, of a secret none."""
+    """Return the first value of each variable that the log shows, by name; secrets are hidden."""
     found: dict[str, str] = {}
     for match in job.saw("environment", "oneccl-setting", "slurm", "slingshot"):
         name = match.value("name")
@@ -171,7 +171,7 @@ def environment(job: ProcessLog) -> dict[str, str]:
 def is_single_node(processes: Sequence[ProcessLog]) -> bool:
     """Return whether the log proves that nothing crosses a network.
 
-    `nNodes` gives it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
+    `nNodes` shows it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
     """
     seen = [one for process in processes for one in process.communicators.values()]
     if not seen or any("channel" in process.events for process in processes) or not all(one.has_origin for one in seen):
@@ -180,7 +180,7 @@ def is_single_node(processes: Sequence[ProcessLog]) -> bool:
         return True
     if any(one.crosses for one in seen):
         return False
-    # Without commId those of one size cannot be distinguished: if all are complete, each rank is there as often.
+    # Without commId, those of equal size look the same: if all are complete, each rank occurs equally often.
     ranks_seen: dict[str | int, Counter[int]] = {}
     sizes: dict[str | int, int] = {}
     for one in seen:

@@ -1,4 +1,4 @@
-"""Which troubles of the knowledge base hold for a process, in words, and whom each one hit."""
+"""Troubles of the knowledge base that apply to a process, in words, and the rank or node that each one hit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
 
 OF_NO_RANK = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
-"""Slurm ended the job or the step, whichever rank it was at."""
+"""Slurm ended the job or the step, regardless of any rank."""
 
 
 class Trouble(NamedTuple):
-    """A signature that holds for a process, and the line that showed it."""
+    """A signature that applies to a process, and the line that showed it."""
 
     process: ProcessLog
     signature: Signature
@@ -41,14 +41,14 @@ class Trouble(NamedTuple):
 
 
 def events_of(processes: Iterable[ProcessLog]) -> set[str]:
-    """Return the ids of all that any process of the job showed."""
+    """Return the ids of all events that any process of the job showed."""
     return {event for process in processes for event in process.events}
 
 
 def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
-    """Return the troubles that the process showed, but for those that it, or the job (`of_job`), takes back.
+    """Return the troubles that the process showed, except those revoked by its other events or the job's (`of_job`).
 
-    A plugin that was found and could not be loaded was not missing: of two names tried, or in the words of the library.
+    A plugin that was found but could not be loaded is not missing, even if another name was, or the library says so.
     """
     signatures = vocabulary().signatures
     context = seen_in_job if process.shared else process.events.keys()
@@ -62,27 +62,27 @@ def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]
 
 
 def filled(text: str, match: Match) -> str:
-    """Put the groups of the match into a text."""
+    """Return a text with its placeholders replaced by the groups of the match."""
     for name, value in values_of(match).items() if "{" in text else ():
         text = text.replace(f"{{{name}}}", value)
     return text
 
 
 def values_of(match: Match) -> dict[str, str]:
-    """Return what a match has, as it may be shown: of `key=value` it may be the value, and so a secret."""
+    """Return the values of a match in a form fit to show: one may be the value of a `key=value`, and so a secret."""
     shown = redact(match.excerpt)
     cut_out = {value for _, value in match.values if value not in shown and value in match.excerpt}
     return {n: HIDDEN if v in cut_out else _explained(n, v) or "(not named)" for n, v in match.values}
 
 
 def _explained(name: str, value: str) -> str:
-    """Return the value of a group; a return code with its name and what it comes from."""
+    """Return the value of a group; a return code with its name and meaning."""
     code = vocabulary().return_codes.get(-abs(int(value))) if name == "rc" and value else None
     return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
 
 
 def of_another_job(match: Match, log: JobLog) -> bool:
-    """Whether it is sacct's row of a job that the log is not of, or of one that was queued again and completed."""
+    """Return whether it is sacct's row of another job, or of a job that was requeued and then completed."""
     number = match.value("job") or match.value("job_in_column")
     if not number:
         return False
@@ -92,26 +92,26 @@ def of_another_job(match: Match, log: JobLog) -> bool:
 
 
 def job_numbers(log: JobLog) -> set[str]:
-    """Return the numbers under which Slurm ran what the log is of, as its variables say."""
+    """Return the Slurm job numbers of the log, from its variables."""
     names = {"SLURM_JOB_ID", "SLURM_JOBID"}
     values = (one.value("value") for one in log.job.saw("slurm") if one.value("name") in names)
     return {value for value in values if value.isascii() and value.isdecimal()}
 
 
 def says_how(one: Trouble) -> bool:
-    """Whether a line says how a process ended, and not only that it did."""
+    """Return whether a line says how a process ended, and not only that it did."""
     return one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
 
 
 def lost_another(signature: Signature) -> bool:
-    """Whether a line says no more than that another rank had ended, or that a call failed."""
+    """Return whether a line says only that another rank had ended, or that a call failed."""
     if signature.ends is ExitRole.WAITED:
         return signature.weight is Weight.ECHO
     return signature.ends is ExitRole.FOLLOWS and signature.effect is Effect.NONE
 
 
 def those_hit(troubles: Sequence[Trouble]) -> tuple[frozenset[object], ...]:
-    """Return the ranks, the nodes and the processes of lines; of each none where a line names none."""
+    """Return the ranks, nodes and processes that lines name; a set is empty if one of the lines names none."""
     found = []
     for one in troubles:
         rank, node = whom(one)
@@ -126,9 +126,9 @@ def _numbers(ranks: str) -> set[int]:
 
 
 def whom(one: Trouble) -> tuple[str | None, str | None]:
-    """Return the rank and the node that a death hit, where its line or its process names them."""
+    """Return the rank and the node that a death hit, if its line or its process names them."""
     said = dict(one.match.values)
-    # Slurm says on which node it runs the job's script, and whom it clears away
+    # Slurm names the node of the job script, or of what it clears away
     if one.ends in OF_NO_RANK:
         return None, said.get("node")
     text = one.match.text
@@ -136,7 +136,7 @@ def whom(one: Trouble) -> tuple[str | None, str | None]:
         found = pattern.search(text)
         for name, value in found.groupdict(default="").items() if found else ():
             said[name] = said.get(name) or value
-    if not one.match.has_origin:  # it may be of any program
+    if not one.match.has_origin:  # any program may have printed it
         return said.get("rank"), said.get("node")
     ranks = {communicator.rank for communicator in one.process.communicators.values()}
     rank = said.get("rank") or (f"{ranks.pop()}" if len(ranks) == 1 else None)

@@ -1,4 +1,4 @@
-"""Which network a job used, or why its plugin gave none: names, how sure they are, how they are said."""
+"""Which network a job used, or why its plugin provided none: names, confidence, and wording."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lumiimg.core.findings import Severity
 
 
 class Verdict(StrEnum):
-    """Which network, or why the plugin gave none."""
+    """Which network was used, or why the plugin provided none."""
 
     OFI_CXI = "ofi-cxi"
     """libfabric on Slingshot."""
     OFI_EFA = "ofi-efa"
     """libfabric on AWS EFA."""
     OFI_OTHER = "ofi-other"
-    """libfabric on another provider (tcp, sockets, verbs), or on one that the log does not name."""
+    """libfabric with another provider (tcp, sockets, verbs), or with one that the log does not name."""
     SOCKET = "socket"
     """The library's own TCP transport."""
     IB = "ib"
@@ -27,9 +27,9 @@ class Verdict(StrEnum):
     INTRA_NODE_ONLY = "intra-node-only"
     """Shared memory and peer-to-peer only: nothing crosses a network."""
     NONE = "none"
-    """Nothing in the log decides it."""
+    """Nothing in the log shows which network was used."""
     MIXED = "mixed"
-    """Processes of the job differ."""
+    """Processes of the job used different networks."""
 
 
 FAST = frozenset({Verdict.OFI_CXI, Verdict.OFI_EFA})
@@ -46,19 +46,19 @@ class Confidence(StrEnum):
 
 
 def weakest(confidences: Iterable[Confidence]) -> Confidence:
-    """Return the least sure of several."""
+    """Return the lowest of several confidences."""
     return max(confidences, key=list(Confidence).index)
 
 
 def severity_of(verdict: Verdict, provider: str | None, confidence: Confidence) -> Severity:
-    """Return ok for a fast network that is proved, a problem for a slow path or a failure, else unknown."""
+    """Return ok for a proved fast network, problem for a slow path or a failure, otherwise unknown."""
     match verdict:
         case Verdict.NONE:
             return Severity.UNKNOWN
         case Verdict.OFI_OTHER if provider is None:
-            return Severity.UNKNOWN  # cxi and tcp look the same where the provider is not named
+            return Severity.UNKNOWN  # cxi and tcp look the same if the provider is not named
         case Verdict.OFI_CXI | Verdict.OFI_EFA | Verdict.IB | Verdict.INTRA_NODE_ONLY:
-            # a network that was selected is not yet one that carried traffic
+            # selecting a network does not show that it carried traffic
             return Severity.OK if confidence is Confidence.PROVED else Severity.UNKNOWN
         case _:
             return Severity.PROBLEM
@@ -92,7 +92,7 @@ CHOSEN = {
     SELECTED[Verdict.OFI_OTHER]: "libfabric was chosen; the log does not name its provider",
     SENTENCES[Verdict.MIXED]: "ranks chose different networks",
 }
-"""What is said in place of a sentence where no line shows that any rank was connected."""
+"""Replacements for sentences if no line shows that any rank was connected."""
 SHORT = {
     Verdict.OFI_CXI: "Slingshot (libfabric, provider cxi)",
     Verdict.OFI_EFA: "EFA (libfabric, provider efa)",
@@ -106,7 +106,7 @@ SHORT = {
     Verdict.NONE: "not in this log",
     Verdict.MIXED: "ranks used different ones",
 }
-"""In the line that stands below what ended the job."""
+"""Short forms for the line below the one about what ended the job."""
 CONFIDENCE_WORDS = {
     Confidence.PROVED: "proved by the log",
     Confidence.LIKELY: "likely",

@@ -1,4 +1,4 @@
-"""The knowledge base (general.toml and a file for each topic), compiled: what messages mean, and which are troubles."""
+"""The compiled knowledge base (general.toml and a file per topic): what messages mean, and which are troubles."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ if TYPE_CHECKING:
 _Entry = TypeVar("_Entry")
 
 TOPICS = ("plugin.toml", "libfabric.toml", "nccl.toml", "gpu.toml", "slurm.toml", "oneccl.toml", "programs.toml")
-"""Files of troubles, those first that are the likelier cause where several are in a log."""
+"""Files of troubles, ordered so that the likelier cause comes first if a log shows several."""
 
 
 class Effect(StrEnum):
-    """What a trouble does to the plugin of the process that prints it."""
+    """Effect of a trouble on the plugin of the process that prints it."""
 
     MISSING = "missing"
     """No plugin of the expected name was found."""
     LOAD_ERROR = "load-error"
-    """The file was found and could not be loaded, or is of no use to this library."""
+    """The file was found, but could not be loaded or is unusable for this library."""
     INIT_ERROR = "init-error"
-    """init() failed: the library goes on to IB or Socket, unless NCCL_NET forbids it."""
+    """init() failed: the library falls back to IB or Socket, unless NCCL_NET forbids it."""
     ENDPOINT_ERROR = "endpoint-error"
-    """The provider was selected and cannot be used: the job dies, whatever was selected before."""
+    """The provider was selected but cannot be used: the job dies, whatever was selected before."""
     NETWORK_ABSENT = "network-absent"
-    """NCCL_NET asks for a network that no loaded plugin has: the job dies."""
+    """NCCL_NET requests a network that no loaded plugin provides: the job dies."""
     NO_NETWORK = "no-network"
-    """No network could be started, and none is left to fall back to: the job dies."""
+    """No network could be started, and there is no fallback left: the job dies."""
     RUN_ERROR = "run-error"
-    """The network was chosen and connected, and a transfer or a collective over it failed."""
+    """The network was chosen and connected, but a transfer or a collective over it failed."""
     NONE = "none"
-    """The choice of the network is not touched: advice, or what the job goes on with."""
+    """No effect on the choice of the network: advice, or a trouble that the job survives."""
 
 
 class Weight(StrEnum):
-    """How a trouble ranks among the causes of one job."""
+    """Rank of a trouble among the causes of one job."""
 
     ROOT = "root"
     SYMPTOM = "symptom"
-    """Follows from something that may be in the log too; after the roots."""
+    """A consequence of something that the log may also show; after the roots."""
     NOTE = "note"
-    """Worth knowing, no cause; last."""
+    """Worth knowing, but not a cause; last."""
     ECHO = "echo"
-    """Repeats an error that is shown elsewhere; dropped where there is a root or a symptom."""
+    """A repetition of an error shown elsewhere; dropped if there is a root or a symptom."""
 
 
 class ExitRole(StrEnum):
     """How a trouble ends the job."""
 
     NO = "no"
-    """It does not, or its effect on the network says how."""
+    """It does not, or its effect on the network determines how."""
     CAUSE = "cause"
     """It killed a process, whatever else is printed."""
     CRASH = "crash"
-    """It killed a process; where Slurm had begun to clear the step away, it follows on that."""
+    """It killed a process; if Slurm had already begun to clear the step away, it is a consequence of that."""
     RAISED = "raised"
-    """An error of a program, which may have gone on: it ended the job if processes ended after it."""
+    """An error of a program, which may have continued: it ended the job if processes ended after it."""
     OUTSIDE = "outside"
-    """Whoever runs the job ended it, and would have ended it in any state."""
+    """Something outside the job ended it, whatever state it was in."""
     CANCELLED = "cancelled"
-    """Somebody ended it; behind a death Slurm did, which clears away what is left of the step."""
+    """Somebody ended it; after a death, it was Slurm, which clears away the rest of the step."""
     CLEARED = "cleared"
     """Slurm clears a step away; the line does not say why."""
     WAITED = "waited"
-    """A rank gave up waiting for another one, which may have died before."""
+    """A rank gave up waiting for another rank, which may have died earlier."""
     FOLLOWS = "follows"
-    """Another rank had ended before."""
+    """A consequence: another rank had already ended."""
     OTHER = "other"
-    """An error of a program that the knowledge base does not know better."""
+    """An error of a program about which the knowledge base knows nothing specific."""
     EXIT = "exit"
     """A process ended; the line does not say why."""
 
@@ -93,30 +93,30 @@ class MessagePattern:
     id: str
     """Stable name."""
     pattern: str
-    """Regular expression (Python's) that the message matches; compiled when it is first needed: a log needs few."""
+    """Python regular expression that the message matches; compiled on first use, as a log needs only a few."""
     hints: tuple[str, ...]
-    """Literals of which one is in every match."""
+    """Literals; every match contains at least one of them."""
     example: str
-    """A line that it matches, as it was printed."""
+    """A matching line, as it was printed."""
     within: str | None = None
-    """Must be found in the message as well."""
+    """Another regular expression that the message must match as well."""
     of_job: bool = False
-    """What is seen holds for the whole job, whoever printed it: variables, versions."""
+    """Whether it holds for the whole job, whichever process printed it: variables, versions."""
     numbers: str | None = None
-    """A relation of sizes in its groups that holds, of gpu_memory.RELATIONS."""
+    """Name of a relation between sizes in its groups that must hold (gpu_memory.RELATIONS)."""
     after: str | None = None
-    """What may stand before it in a line that no library signed; before a trouble, prefixes of programs as well."""
+    """What may precede it in a line without a library's prefix; before a trouble, program prefixes are allowed, too."""
 
     @property
     def is_grave(self) -> bool:
-        """Whether it says that a network, or the job, ended."""
+        """Whether it says that a network or the job ended."""
         return False
 
     def match(self, message: Message) -> re.Match[str] | None:
-        """Return where the message says it.
+        """Return the match of the pattern in the message, or None.
 
-        What a library signed is its own from the first word to the last. In other lines a message begins where the
-        prefixes end: behind other words it is quoted.
+        Text with a library's prefix was written by that library throughout. In other lines, a message begins where the
+        prefixes end: after other words, it is a quotation.
         """
         text = message.text
         for hint in self.hints:
@@ -138,34 +138,34 @@ class MessagePattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature(MessagePattern):
-    """A known trouble, which any program may print."""
+    """A known trouble, which any program may report."""
 
     summary: str
-    """What the line means; may hold `{name}` of the pattern's groups, as `because` and `remedy` may."""
+    """What the line means; like `because` and `remedy`, it may contain `{name}` for a group of the pattern."""
     because: tuple[str, ...] = ()
-    """What leads to it, most likely first."""
+    """Possible reasons, most likely first."""
     remedy: tuple[Remedy, ...]
     """What to do."""
     source: str
-    """Where that is from."""
+    """Source of this knowledge."""
     date: dt.date
-    """Of the entry."""
+    """Date of the entry."""
     versions: str | None = None
-    """Of the library or plugin that prints it; null for all."""
+    """Versions of the library or plugin that prints it; null for all."""
     effect: Effect = Effect.NONE
-    """What it does to the plugin of the process that prints it."""
+    """Its effect on the plugin of the process that prints it."""
     weight: Weight = Weight.ROOT
-    """How it ranks among the causes of one job."""
+    """Its rank among the causes of one job."""
     ends: ExitRole = ExitRole.NO
     """How it ends the job."""
     given: tuple[str, ...] = ()
-    """Events that the job must show as well."""
+    """Events that the job must also show."""
     unless: tuple[str, ...] = ()
-    """Events that, in the same process, make it harmless or say it better."""
+    """Events that, in the same process, make it harmless or are more specific."""
     order: int
-    """Place in the knowledge base, which is in order of likelihood."""
+    """Position in the knowledge base, which is in order of likelihood."""
     sure: bool = True
-    """Whether the line proves what its effect says."""
+    """Whether the line proves the effect."""
 
     @property
     def is_grave(self) -> bool:
@@ -173,7 +173,7 @@ class Signature(MessagePattern):
 
     @property
     def likelihood(self) -> tuple[int, int]:
-        """What causes are sorted by, the most likely first."""
+        """Sort key of causes, most likely first."""
         return list(Weight).index(self.weight), self.order
 
     @property
@@ -183,14 +183,14 @@ class Signature(MessagePattern):
 
 @dataclass(frozen=True, slots=True)
 class GeneralCause:
-    """What is said about a verdict that no single line explains."""
+    """Advice about a verdict that no single line explains."""
 
     id: str
     summary: str
     remedy: tuple[Remedy, ...]
     source: str
     verdicts: frozenset[Verdict] = frozenset()
-    """Of which it is said; none of what is said of an ending."""
+    """Verdicts that it applies to; empty if it is about an ending."""
     because: tuple[str, ...] = ()
 
 
@@ -199,57 +199,57 @@ class ReturnCode:
     """A return code of libfabric, as the plugins print it (RC: -38)."""
 
     value: int
-    """The number, as it is printed without its sign."""
+    """The code, negative as libfabric returns it; logs also print it without its sign."""
     name: str
     """`FI_ENOSYS`."""
     text: str
-    """What strerror or fi_strerror says."""
+    """Text from strerror or fi_strerror."""
     meaning: str
-    """What it comes from on this network."""
+    """What causes it on this network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The messages of logs that are known, with their source."""
+    """The known log messages, with their sources."""
 
     entries: tuple[MessagePattern, ...]
     signatures: Mapping[str, Signature]
-    """In order of likelihood."""
+    """Signatures by id, in order of likelihood."""
     foreign: tuple[str, ...]
-    """Messages about other plugins (tuner, profiler), which fail in the same words."""
+    """Marks of messages about other plugins (tuner, profiler), which fail with the same words."""
     networks: Mapping[str, str]
-    """Name of a network in lower case -> `ofi`, `socket`, `ib`."""
+    """Name of a network in lower case -> `ofi`, `socket` or `ib`."""
     providers: Mapping[str, Verdict]
     advice: Mapping[str, GeneralCause]
     slingshot_host: re.Pattern[str]
-    """Names of nodes that hint at Slingshot."""
+    """Node names that hint at Slingshot."""
     slingshot_device: re.Pattern[str]
     slingshot_only: re.Pattern[str]
-    """Words of advice that is of no use elsewhere."""
+    """Words in advice that is useless off Slingshot."""
     lumi_only: re.Pattern[str]
-    """Those that are of no use on another machine with Slingshot."""
+    """Words in advice that is useless on Slingshot machines other than LUMI."""
     return_codes: Mapping[int, ReturnCode]
-    """By value, negative."""
+    """Return codes by their negative value."""
     places: tuple[re.Pattern[str], ...]
-    """What names the rank or the node that a death hit."""
+    """Patterns for the rank or node that a death hit."""
     aftermath: re.Pattern[str]
-    """Lines that may follow when a program has ended."""
+    """Lines that may follow after a program has ended."""
     harmless: re.Pattern[str]
-    """Warnings of the library behind which it goes on."""
+    """Warnings of the library after which it continues."""
 
     @property
     def known_signatures(self) -> tuple[Signature, ...]:
-        """Most likely cause first."""
+        """Signatures, most likely cause first."""
         return tuple(self.signatures.values())
 
     @property
     def known_codes(self) -> tuple[ReturnCode, ...]:
-        """By their numbers."""
+        """Return codes in the order of the knowledge base."""
         return tuple(self.return_codes.values())
 
     @property
     def hints(self) -> dict[str, tuple[MessagePattern, ...]]:
-        """Each hint, with the entries that it is one of."""
+        """Entries by hint."""
         found: dict[str, list[MessagePattern]] = {}
         for entry in self.entries:
             for hint in entry.hints:
@@ -257,7 +257,7 @@ class Vocabulary:
         return {hint: tuple(found[hint]) for hint in sorted(found)}
 
     def family(self, network: str) -> str | None:
-        """Return the family of a network as named in a log line, where more words may follow the name."""
+        """Return the family of a network named in a log line; more words may follow the name."""
         words = network.lower().split()
         names = (" ".join(words[:n]) for n in range(len(words), 0, -1))
         return next((self.networks[name] for name in names if name in self.networks), None)
@@ -265,7 +265,7 @@ class Vocabulary:
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Return the knowledge base; a mistake in it is an error, found by its tests."""
+    """Return the knowledge base; its tests find mistakes in it."""
     data, topics = package_toml(__package__, "general.toml"), [package_toml(__package__, name) for name in TOPICS]
     troubles: list[dict[str, Any]] = [table for topic in topics for table in topic["signature"]]
     codes = _entries(ReturnCode, [table for topic in topics for table in topic.get("rc", ())])
@@ -300,11 +300,11 @@ _CONVERTED: dict[str, Callable[[Any], Any]] = {
     "verdicts": lambda names: frozenset(map(Verdict, names)),
     "remedy": lambda tables: tuple(Remedy(**table) for table in tables),
 }
-"""What is made of the values of some keys; arrays of the others are tuples."""
+"""Conversions of the values of some keys; arrays of other keys become tuples."""
 
 
 def _entries(kind: type[_Entry], tables: list[dict[str, Any]]) -> tuple[_Entry, ...]:
-    """Return entries of the knowledge base: what their tables say of the fields. By hand: msgspec would take 45 ms."""
+    """Return entries of the knowledge base made from their tables. Done by hand because msgspec would take 45 ms."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     found = []
     for table in tables:

@@ -1,7 +1,7 @@
-"""With which ranks a stall began, by what PyTorch's watchdog of each rank says when a collective takes too long.
+"""Which ranks a stall began with, from what PyTorch's watchdog on each rank prints when a collective takes too long.
 
-torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: collectives are numbered in each process group, and the line that says
-which call took too long does not name the group; others of the same rank do.
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: collectives are numbered within each process group, and the line that
+reports which call took too long does not name the group; other lines of the same rank do.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _TIMED_OUT = "collective-timeout"
 
 
 def stall_of(job: ProcessLog, ranks: Sequence[RankResult], seen: Coverage) -> Stall | None:
-    """Return which ranks a stall began with: those behind the others, that called something else, or never waited."""
+    """Return the ranks that a stall began with: they fell behind, called something else, or never waited."""
     begun, waited = job.saw("work-begun"), job.saw("collective-waited")
     return _differing(begun, waited) or _apart(begun) or _silent(waited, ranks, seen)
 
 
 def ending_of(ending: Ending, stall: Stall | None) -> Ending:
-    """Return how a job ended of which a collective took too long, where it is known with which ranks that began."""
+    """Return the ending of a job whose collective timed out, refined if the ranks that caused it are known."""
     if stall is None or ending.cause != _TIMED_OUT:
         return ending
     return replace(ending, cause="ranks-differ" if stall.differs else "rank-behind", ranks=None, node=None)
 
 
 def _apart(begun: Sequence[Match]) -> Stall | None:
-    """Return the ranks that had not begun what the others wait in, or had ended it."""
+    """Return the ranks that had not begun the collective that the others wait in, or had already ended it."""
     groups: dict[str, dict[int, tuple[int, int]]] = {}
     for one in begun:
         groups.setdefault(one.value("group"), {})[_number(one, "rank")] = (
@@ -46,7 +46,7 @@ def _apart(begun: Sequence[Match]) -> Stall | None:
         )
     for group, of in groups.items():
         least, most = (choose(number for number, _ in of.values()) for choose in (min, max))
-        # others wait in the next one; behind it, ranks may have asked for more or less
+        # others wait in the next one; beyond it, ranks may have enqueued more or fewer
         if least >= 0 and any(completed in {-1, least} and least < number for number, completed in of.values()):
             behind = [rank for rank, (number, _) in of.items() if number == least]
             return Stall(rank_ranges(behind), f"had begun {count(least, 'collective')} where others had begun {most}")
@@ -78,7 +78,7 @@ def _silent(waited: Sequence[Match], ranks: Sequence[RankResult], seen: Coverage
     waiting = {_number(one, "rank") for one in waited}
     everyone = {rank.rank for rank in ranks if rank.rank is not None}
     of_ranks = seen.of_ranks or 0
-    if len(waited) == JOB_VALUE_LIMIT or of_ranks > 2 * len(waiting):  # more are not noted; most did not wait
+    if len(waited) == JOB_VALUE_LIMIT or of_ranks > 2 * len(waiting):  # limit reached, or most ranks did not wait
         return None
     if len(waiting) <= of_ranks:
         everyone = set(range(of_ranks))
