@@ -1,4 +1,4 @@
-"""A curve as a drawing: both axes logarithmic, each line with a form of its own, and in words what it is."""
+"""Draw curves: both axes are logarithmic, and each line has a form of its own and a description in words."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from lumiimg.report.document import Curve
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 250, 40, 12, 24, 40
-"""Of the drawing and its edges; a narrow screen shows it about as large."""
+"""Sizes of the drawing and its margins; a narrow screen shows it at about this size."""
 _POINTS = 400
-"""Of one line."""
+"""Maximum number of points per line."""
 _LINES = ("solid line, dots", "dashed line, squares", "dotted line, crosses")
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def curve_figure(curve: Curve) -> tuple[list[ET.Element], int]:
-    """Return (a curve with what its lines are in words, how many further lines are left out); none without points."""
+    """Return the elements of a curve with its lines in words, and the number of lines left out; none without points."""
     series = [
         (name, [point for point in points if min(point) > 0 and all(map(math.isfinite, point))][:_POINTS])
         for name, points in curve.series[: len(_LINES)]
@@ -60,7 +60,7 @@ def curve_figure(curve: Curve) -> tuple[list[ET.Element], int]:
 
 
 class _Axis:
-    """A logarithmic axis over whole powers of ten."""
+    """A logarithmic axis that spans whole powers of ten."""
 
     def __init__(self, values: Iterable[float], start: float, end: float) -> None:
         logs = [math.log10(value) for value in values]
@@ -73,7 +73,7 @@ class _Axis:
             self.ticks += [factor * 10.0**self._low for factor in (2, 5)]
 
     def place(self, value: float) -> float:
-        """Return where a value lies, in units of the drawing."""
+        """Return the position of a value, in units of the drawing."""
         return self._start + (math.log10(value) - self._low) / self._decades * self._length
 
 
@@ -94,7 +94,7 @@ def _text(text: str, x: float, y: float, **attributes: str) -> ET.Element:
 
 
 def _short(value: float) -> str:
-    """Return a number of an axis: `100k`."""
+    """Return the label of a number on an axis: `100k`."""
     for size, suffix in _SUFFIXES:
         if value >= size:
             return f"{value / size:g}{suffix}"

@@ -1,8 +1,8 @@
-"""An answer as a value, in the order in which it is read: the sentence, why, what next, then what stands behind it.
+"""An answer as a value, in reading order: the sentence, why, what to do next, then the details.
 
-A view (`report/views/`) makes a document of what a room below returned. The renderers show it: `text.py` on a terminal,
-`page.py` as a page, `junit.py` for CI. They own marks, colours, words, widths and limits, and leave out what is shown
-above already; a view decides none of that.
+A view (`report/views/`) makes a document from what a lower room returned. The renderers show it: `text.py` on a
+terminal, `page.py` as a page, `junit.py` for CI. They decide on marks, colours, words, widths and limits, and omit what
+was already shown above; a view decides none of that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Shown(StrEnum):
     """Where a section is shown."""
 
     ALWAYS = "always"
-    """On pages, and on terminals if there is room."""
+    """On pages, and on terminals if it fits."""
     VERBOSE = "verbose"
     """On pages, and on terminals with --verbose."""
     PAGE = "page"
@@ -34,92 +34,92 @@ class Shown(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing with what stands behind it: a finding, a rule, a cause, a change."""
+    """One thing with its details: a finding, a rule, a cause, a change."""
 
     severity: Severity
     text: str
     """One sentence."""
     tag: str = ""
-    """What JSON calls it, and how it was found: `plugin.absent, static`."""
+    """Its id in JSON, and how it was found: `plugin.absent, static`."""
     names: tuple[str, ...] = ()
-    """Of images or nodes that it is about: they are part of the answer, and never cut."""
+    """Names of the images or nodes that it is about: part of the answer, and never left out."""
     evidence: tuple[str, ...] = ()
-    """Lines as they were printed or read; never wrapped."""
+    """Evidence lines as they were printed or read; never wrapped."""
     notes: tuple[str, ...] = ()
     """Sentences that belong to it."""
     via: tuple[str, ...] = ()
-    """From what was asked to what failed."""
+    """Chain from what was requested to what failed."""
     why: tuple[str, ...] = ()
-    """Reasons, one after the other."""
+    """Reasons, in order."""
     remedies: tuple[Remedy, ...] = ()
     any_one: bool = False
-    """Whether one of the remedies is enough."""
+    """Whether any one of the remedies is enough."""
     is_likely: bool = False
-    """Whether `why` is what leads to it by experience, and nothing here shows it."""
+    """Whether `why` comes from experience, and nothing here shows it."""
     source: str | None = None
-    """Where the rule comes from; shown with --verbose."""
+    """Source of the rule; shown with --verbose."""
     verbose: bool = False
-    """Whether a terminal shows it with --verbose only."""
+    """Whether a terminal shows it only with --verbose."""
     always: bool = False
-    """Whether it is part of the answer, and never cut."""
+    """Whether it is part of the answer, and never left out."""
     case: str | None = None
-    """Its name as a case of JUnit; None for what is none."""
+    """Name of its JUnit test case; None if it is not one."""
     is_answered: bool = False
-    """Whether an open question counts as passed there: something else has answered what counts."""
+    """Whether JUnit counts an open question as passed, because something else has answered what matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A sentence, wrapped."""
+    """A sentence, which is wrapped."""
 
     text: str
     quiet: bool = False
-    """Whether it is in the background."""
+    """Whether it is shown dimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines that are shown as they are, to be read exactly or copied."""
+    """Lines that are shown unchanged, to be read exactly or copied."""
 
     lines: tuple[str, ...]
     few: int = 12
-    """How many of them a terminal shows without --verbose."""
+    """Number of lines that a terminal shows without --verbose."""
     is_evidence: bool = False
-    """Whether something else printed them: they are the proof, and the first of them counts most."""
+    """Whether another program printed them as proof; the first line matters most."""
     is_pasted: bool = False
-    """Whether they stand at the margin, all of them: they are pasted elsewhere, where each space counts."""
+    """Whether all are shown without indentation, to be pasted where each space matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names, and what is known of each."""
+    """Names, and what is known about each."""
 
     rows: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: as many cells as the table has heads."""
+    """A row of a table, with one cell for each heading of the table."""
 
     cells: tuple[str, ...]
     severity: Severity | None = None
-    """Its mark and colour; None for neither."""
+    """Determines mark and colour; None for neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under heads. A cell is wrapped within its column and never cut."""
+    """Rows under headings. A cell is wrapped within its column and never truncated."""
 
     heads: tuple[str, ...]
-    """What each column has; all empty for a table that explains itself."""
+    """Headings of the columns; all empty for a table that explains itself."""
     rows: tuple[Row, ...]
     caption: str = ""
-    """What a page says of it."""
+    """Caption on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A branch: its text, a note, and its branches."""
+    """A branch: its text, a note, and its sub-branches."""
 
     text: str
     note: str = ""
@@ -128,9 +128,9 @@ class Tree:
 
 
 def trees_of(rows: Sequence[tuple[int, Tree]]) -> tuple[Tree, ...]:
-    """Return what grows out of one branch, from single branches, each with its depth, in the order they are shown in.
+    """Return the branches of a tree, built from single branches with their depths, in display order.
 
-    Without recursion: chains of libraries can be long.
+    Without recursion, because chains of libraries can be long.
     """
     grown: dict[int, list[Tree]] = {}
     for depth, branch in reversed(rows):
@@ -141,36 +141,36 @@ def trees_of(rows: Sequence[tuple[int, Tree]]) -> tuple[Tree, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PathSteps:
-    """The fabric path step by step, on a page; a terminal has it in a line of the summary."""
+    """The fabric path step by step on a page; a terminal shows it in a line of the summary."""
 
     steps: tuple[Step, ...]
     sentence: str
     of: str = ""
-    """Whose path it is, where a document has several."""
+    """What the path belongs to, if a document has several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """How much of a whole: what an image needs of what the host has, what a step took of a build."""
+    """A share of a whole: what an image needs of what the host has, or the time a step took of a build."""
 
     label: str
     words: str
-    """What it shows, with its numbers."""
+    """Its meaning in words, with the numbers."""
     share: float | None
-    """From 0 to 1; None where it cannot be counted."""
+    """Share from 0 to 1; None if it cannot be computed."""
     severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Measured values over a size, both on logarithmic scales; a terminal shows the table that is beside it."""
+    """Measured values over a size, both on logarithmic scales; a terminal shows the accompanying table instead."""
 
     title: str
     x: str
-    """What the horizontal axis has, with its unit: `message, bytes`."""
+    """Label of the horizontal axis with its unit: `message, bytes`."""
     y: str
     series: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
-    """Name, and points (x, y) of each."""
+    """Name and points (x, y) of each line."""
 
 
 Block = Item | Paragraph | Lines | Facts | Table | Tree | PathSteps | Meter | Curve
@@ -178,18 +178,18 @@ Block = Item | Paragraph | Lines | Facts | Table | Tree | PathSteps | Meter | Cu
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of an answer; without anything to show it is not shown."""
+    """A part of an answer; an empty one is not shown."""
 
     title: str
-    """Its heading."""
+    """Heading of the section."""
     blocks: Iterable[Block]
     shown: Shown = Shown.ALWAYS
     is_headed: bool = False
-    """Whether a terminal shows the heading, too: what follows the answer at once needs none, and what --verbose adds
+    """Whether a terminal shows the heading, too: a section right after the answer needs none; one added by --verbose
     always has one."""
 
     def __post_init__(self) -> None:
-        """Leave out what has nothing to show."""
+        """Drop empty blocks."""
         object.__setattr__(self, "blocks", tuple(block for block in self.blocks if _has_content(block)))
 
 
@@ -207,33 +207,33 @@ class Document:
     """An answer."""
 
     command: str
-    """Which command answers: `check`."""
+    """Command that answers: `check`."""
     subject: str
-    """What it is about: an image, a log, a request."""
+    """Subject of the answer: an image, a log, a request."""
     sentence: str
-    """The answer; with `extent`, all that --quiet shows, on one line."""
+    """The answer; together with `extent`, it is the one line that --quiet shows."""
     severity: Severity = Severity.INFO
     advice: Advice = NO_ADVICE
     summary: tuple[str, ...] = ()
-    """What is good to know at once, a line each: which libraries, which network."""
+    """Facts worth knowing first, one per line: which libraries, which network."""
     sections: tuple[Section, ...] = ()
     closing: tuple[str, ...] = ()
-    """The last line, however many lines there are: which levels were taken."""
+    """Last lines, which are never left out: which levels were used."""
     case: str = ""
-    """What the answer is called as a case of JUnit: `network of image.sif`; empty where it has no such form."""
+    """Name of the answer's JUnit test case: `network of image.sif`; empty if it has no such form."""
     is_list: bool = False
-    """Whether all of it is what was asked for: then no line is left out, however small the screen."""
+    """Whether everything in it was requested, so that no line is left out, however small the screen."""
     is_named: bool = False
-    """Whether the subject stands in front of the sentence: it is one of several, or of many that are alike."""
+    """Whether the subject precedes the sentence, because it is one of several or of many similar ones."""
     extent: str = ""
-    """Of how many ranks and nodes it is."""
+    """Number of ranks and nodes that it covers."""
 
 
 def facts_section(title: str, rows: Iterable[tuple[str, str]], *, is_headed: bool = False) -> Section:
-    """Return a section that has nothing but facts; what nothing is known of is left out."""
+    """Return a section that contains only facts; those without a value are left out."""
     return Section(title, (Facts(tuple(row for row in rows if row[1])),), is_headed=is_headed)
 
 
 def severity_of(code: ExitCode) -> Severity:
-    """Return how an answer is marked, by the exit code that goes with it."""
+    """Return the severity that marks an answer with this exit code."""
     return {ExitCode.NO: Severity.PROBLEM, ExitCode.GOOD: Severity.OK}.get(code, Severity.UNKNOWN)

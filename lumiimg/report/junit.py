@@ -1,4 +1,4 @@
-"""A document as JUnit XML, as CI systems read it: what is not fit is a failure, what cannot be decided is an error."""
+"""Render a document as JUnit XML for CI systems: a problem is a failure, and what cannot be decided is an error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from lumiimg.report.document import Document
 
 _OUTCOMES = {Severity.PROBLEM: "failure", Severity.UNKNOWN: "error"}
-"""Anything else has passed."""
+"""JUnit outcomes; anything else has passed."""
 
 
 def junit_text(document: Document) -> str:
-    """Return a document as one test suite: a case for its answer, and one for each item that bears on it."""
+    """Return a document as one test suite: a case for its answer, and one for each item that affects it."""
     suite = one_safe_line(f"lumiimg {document.command}")
     root = ET.Element("testsuite", name=suite)
     for name, severity, lines in _cases(document):
@@ -37,7 +37,7 @@ def junit_text(document: Document) -> str:
 
 
 def _cases(document: Document) -> Iterator[tuple[str, Severity, tuple[str, ...]]]:
-    """Yield the name of each case, what came of it, and the lines that say so."""
+    """Yield the name of each case, its severity, and the lines that explain it."""
     yield document.case, document.severity, (document.sentence,)
     for section in document.sections:
         for item in section.blocks:

@@ -1,4 +1,4 @@
-"""Elements of a page, and the one gate for text in them, so that text is never taken for markup."""
+"""Elements of a page, and the only entry for text into them, so that text is never mistaken for markup."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from xml.etree import ElementTree as ET
 from lumiimg.core.errors import one_safe_line
 
 Node = ET.Element | str
-"""An element, or text."""
+"""An element or text."""
 LIMIT = 2000
-"""Characters of one text, of a log whose line may have millions."""
+"""Maximum number of characters of one text; a log line may have millions."""
 
 
 def shown(text: str, limit: int = LIMIT) -> str:
-    """Return a text as it may stand on a page: control characters spelled out, secrets left out, cut where it is long.
+    """Return a text in a form fit for a page: control characters spelled out, secrets removed, truncated if long.
 
-    Control characters are those of `errors.printable`: NUL, which HTML cannot carry, and marks that turn the direction
-    of writing are among them. A secret is looked for in more than is shown: one that ends beyond is one, too.
+    Control characters are those of `errors.printable`; they include NUL, which HTML cannot contain, and marks that
+    change the writing direction. More text is searched for secrets than is shown, as one may extend beyond the limit.
     """
     printed = one_safe_line(text[: 4 * limit])
     return f"{printed[:limit]}… (cut)" if len(text) > limit else printed
 
 
 def element(tag: str, *content: Node, **attributes: str) -> ET.Element:
-    """Return an element; `_` in the name of an attribute is `-`, one at its end is dropped: `class_`, `aria_label`."""
+    """Return an element; in attribute names, `_` becomes `-`, and is dropped at the end: `aria_label`, `class_`."""
     names = {name.rstrip("_").replace("_", "-"): shown(value) for name, value in attributes.items() if value}
     made = ET.Element(tag, names)
     for node in content:

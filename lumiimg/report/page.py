@@ -1,9 +1,9 @@
-"""A document as a page: one file that fetches nothing, runs nothing, and shows foreign text as text.
+"""Render a document as an HTML page: one file that fetches nothing, runs nothing, and shows foreign text as text.
 
-Pages are made of elements (xml.etree), so that what is markup and what is text is never a question of escaping by hand.
-There is no script, no link out of the page and no style but the sheet beside this file, which the policy in the head
-names by its digest. What is too much for a page is left out and counted. Mark, word and line say what is well and what
-is not; colour only repeats it.
+Pages are built from elements (xml.etree), so that separating markup from text never depends on escaping by hand. Pages
+contain no scripts, no external links and no styles except the sheet next to this file, which the policy in the head
+names by its digest. Whatever is too much for a page is left out and counted. Mark, word and line show what is well and
+what is not; colour only repeats it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
 _OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
 _CELL_LIMIT = 20_000
-"""Characters of a cell, whose names of nodes are the answer."""
+"""Maximum number of characters of a cell; large, because a list of nodes may be the answer."""
 ROWS, LINES, EVIDENCE = 400, 200, 20
-"""Of one table, one list of lines, one item."""
+"""Maximum numbers: rows of a table, lines of a list, evidence lines of an item."""
 DEPTH = 40
 _MOST = {Item: 100, PathSteps: 6, Curve: 8}
-"""Of a kind of block, on one page; ROWS of each other kind."""
+"""Maximum number of blocks of a kind on a page; ROWS for every other kind."""
 _BLOCKS = {Item: "findings", PathSteps: "paths", Curve: "curves", Meter: "bars"}
 _FOLDED = 8
-"""Lines of evidence; more of them a reader opens first."""
+"""Maximum number of evidence lines shown; more are collapsed."""
 _WORD = 80
-"""Characters of a word that has a line of its own where it is needed."""
+"""Number of characters beyond which a word may be placed on its own line."""
 _WIDE = 5
-"""Columns; more of them, or one with long words, have no room on a tablet."""
+"""Maximum number of columns; more, or one with long words, do not fit on a tablet."""
 
 
 def to_page(document: Document) -> str:
@@ -62,7 +62,7 @@ def to_page(document: Document) -> str:
         element("title", ": ".join(filter(None, (document.subject, document.sentence)))),
         ET.Element("style"),
     )
-    head[-1].text = _style()  # the one text that is not foreign
+    head[-1].text = _style()  # the only text that is not foreign
     subject: list[Node] = [" ", element("strong", element("code", document.subject))] if document.subject else []
     body = element(
         "body",
@@ -113,7 +113,7 @@ def _advice(document: Document) -> Iterator[ET.Element]:
 
 
 def _unbroken(text: str, limit: int = LIMIT) -> ET.Element:
-    """Return what is there to be copied: no line breaks in a word, as a browser would within `--add`."""
+    """Return text to be copied, without line breaks within words: a browser would break `--add`."""
     made = ET.Element("span")
     for number, word in enumerate(shown(text, limit).split(" ")):
         kind = "long" if len(word) > _WORD else "typed" if "-" in word else ""
@@ -128,7 +128,7 @@ def _unbroken(text: str, limit: int = LIMIT) -> ET.Element:
 
 
 def _mark(severity: Severity | None, *, has_word: bool = False) -> list[Node]:
-    """Return a mark; it is read out, unless it has its word beside it."""
+    """Return a mark; a screen reader reads it unless its word is next to it."""
     if severity is None:
         return []
     read = {"aria_hidden": "true"} if has_word else {"role": "img", "aria_label": WORDS[severity]}
@@ -143,7 +143,7 @@ def _left_out(number: int, what: str) -> list[ET.Element]:
 
 
 def _sections(document: Document) -> Iterator[ET.Element]:
-    """Yield the sections that have something to show, and what had no room."""
+    """Yield the sections that have content, and a note about what was left out."""
     seen: Counter[type[Block]] = Counter()
     for number, section in enumerate(document.sections, 1):
         blocks = []
@@ -162,7 +162,7 @@ def _sections(document: Document) -> Iterator[ET.Element]:
 
 
 def _block(block: Block, page_command: str | None) -> Iterable[ET.Element]:
-    """Return the elements of a block; `page_command` is the command at the top of the page, which is not repeated."""
+    """Return the elements of a block; `page_command` is shown at the top of the page and not repeated."""
     match block:
         case Item():
             return [_item(block, page_command)]
@@ -190,7 +190,7 @@ def _block(block: Block, page_command: str | None) -> Iterable[ET.Element]:
 
 
 def _item(item: Item, page_command: str | None) -> ET.Element:
-    """Return one thing with its details; those of problems are shown open."""
+    """Return an item with its details, which are expanded for problems and open questions."""
     tag: list[Node] = [" ", element("span", f"[{item.tag}]", class_="quiet")] if item.tag else []
     word = element("span", f"{WORDS[item.severity]}: ", class_=f"word {item.severity.value}")
     head: list[Node] = [*_mark(item.severity, has_word=True), word, item.text, *tag]
@@ -212,7 +212,7 @@ def _item(item: Item, page_command: str | None) -> ET.Element:
 
 
 def _behind(item: Item, page_command: str | None) -> Iterator[tuple[str, list[Node]]]:
-    """Yield the way to it, its reasons, what to do, and where the rule comes from."""
+    """Yield the chain that leads to an item, its reasons, its remedies, and the source of the rule."""
     if len(item.via) > 1:
         yield "via", [element("code", " → ".join(item.via))]
     word = "likely" if item.is_likely else "why"
@@ -263,7 +263,7 @@ def _table(table: Table) -> ET.Element:
 
 
 def _tree(tree: Tree) -> Iterator[ET.Element]:
-    """Yield a tree as lists in lists, at most ROWS and DEPTH of it."""
+    """Yield a tree as nested lists, limited to ROWS and DEPTH."""
     shown_branches = cut = 0
 
     def branch(one: Tree, depth: int) -> ET.Element:
@@ -299,7 +299,7 @@ def _meter(meter: Meter) -> ET.Element:
 
 
 def _path(path: PathSteps) -> ET.Element:
-    """Return a path as boxes with edges between them; where nothing of it is known, its sentence alone."""
+    """Return a path as boxes connected by edges; if nothing of it is known, only its sentence."""
     whose: list[Node] = [element("strong", path.of), ": "] if path.of else []
     if all(step.severity is Severity.UNKNOWN for step in path.steps):
         return element("p", *whose, path.sentence)

@@ -1,4 +1,4 @@
-"""What a build shows while it runs: one line on a terminal, one per step elsewhere (Slurm's output file)."""
+"""Progress of a build: one line on a terminal, one line per step elsewhere (Slurm's output file)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _ALIVE_EVERY_S = 30.0
 _BELOW = " " * 6
 _CUT = 72
-"""Characters of the last line: it is a sign of life, and the log has all of it."""
+"""Maximum number of characters of the last line: it is only a sign of life, and the log has all of it."""
 
 
 class LineProgress(Progress):
-    """One line when a step begins and one when it is done; a sign of life each half minute, of silent steps too."""
+    """Print a line when a step begins and when it is done, and a sign of life every half minute, even if silent."""
 
     def __init__(self, alive_every_s: float = _ALIVE_EVERY_S) -> None:
         self._alive_every_s = alive_every_s
@@ -32,33 +32,33 @@ class LineProgress(Progress):
         self._stopped = threading.Event()
 
     def begin(self, names: Sequence[str]) -> None:
-        """Watch over all steps."""
+        """Start watching the steps."""
         self._names = names
         self._watching.start()
 
     def step_started(self, name: str, last_s: float | None = None) -> None:
-        """Say which step begins, and what it took the last time."""
+        """Print which step begins, and how long it took the last time."""
         self._step_started_at, self._last = time.monotonic(), ""
         self._name = name
         self._before = "" if last_s is None else f" ({duration(last_s)} the last time)"
         self._say(self._where())
 
     def line(self, text: str) -> None:
-        """Note the line for the next sign of life."""
+        """Store the line for the next sign of life."""
         self._last = text
 
     def notice(self, text: str) -> None:
-        """Say it."""
+        """Print a notice."""
         self._say(f"{_BELOW}{text}")
 
     def step_done(self, stage: BuildStage) -> None:
-        """Say what the step took, or that it was not needed."""
+        """Print how long the step took, or that it was not needed."""
         self._name = ""
         took = "" if stage.reused else f"{duration(stage.seconds)}, "
         self._say(f"{_BELOW}{stage.name}: {took}{stage.outcome}")
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """Stop printing."""
         self._stopped.set()
         if self._watching.is_alive():
             self._watching.join()
@@ -82,7 +82,7 @@ class LineProgress(Progress):
 
 
 class VerboseProgress(LineProgress):
-    """Every line as the engine prints it."""
+    """Print every line that the engine prints."""
 
     def line(self, text: str) -> None:
         """Print the line."""
@@ -90,17 +90,17 @@ class VerboseProgress(LineProgress):
 
 
 class TerminalProgress(LineProgress):
-    """One line that is written over: the step, its clock beside what it took the last time, the last line of it."""
+    """Overwrite a single line: the step, its clock, the time it took the last time, and its last line."""
 
     def __init__(self) -> None:
         super().__init__(alive_every_s=0.2)
 
     def notice(self, text: str) -> None:
-        """Leave it above the line."""
+        """Print a notice above the line."""
         write_over(f"  {text}", stays=True)
 
     def stop(self) -> None:
-        """Take the line away; the answer has what each step took."""
+        """Remove the line; the answer shows how long each step took."""
         super().stop()
         write_over()
 
@@ -108,4 +108,4 @@ class TerminalProgress(LineProgress):
         write_over(f"{self._where()} {clock}  {self._last.strip()}")
 
     def _say(self, text: str) -> None:
-        """Leave no line of a step."""
+        """Print nothing: steps leave no lines behind."""

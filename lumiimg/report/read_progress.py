@@ -1,4 +1,4 @@
-"""A line of a terminal that is written over, and is gone at the end; how much was read."""
+"""A terminal line that is overwritten and finally removed; the amount of data read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FIRST_S, _AGAIN_S = 3.0, 0.5
 
 
 def write_over(text: str = "", *, stays: bool = False) -> None:
-    """Write over the last line on standard error, as much as it has room for; what `stays` is whole, and a line."""
+    """Overwrite the last line on standard error, truncated to its width; if it `stays`, it is a whole line."""
     room = None if stays else shutil.get_terminal_size().columns - 1
     print(f"\r\x1b[K{one_safe_line(text)[:room]}", end="\n" if stays else "", file=sys.stderr, flush=True)
 
 
 class ReadProgress:
-    """Shows how much was read, from the third second on; nothing where there is no terminal, or `quiet`."""
+    """Shows how much was read, from the third second on; nothing if there is no terminal, or with `quiet`."""
 
     def __init__(self, *, quiet: bool, what: str = "read", shown: Callable[[int], str] = size) -> None:
         self._what, self._shown = what, shown
@@ -33,7 +33,7 @@ class ReadProgress:
         self._is_written = False
 
     def __call__(self, read: int, total: int | None) -> None:
-        """Take how much was read so far, and of how much, where that is known."""
+        """Show how much was read so far, and of how much, if that is known."""
         if not self._is_shown or (now := time.monotonic()) < self._next:
             return
         self._next, self._is_written = now + _AGAIN_S, True
@@ -41,6 +41,6 @@ class ReadProgress:
         write_over(f"{self._what} {self._shown(read)}{of}")
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._is_written:
             write_over()

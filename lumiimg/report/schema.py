@@ -1,6 +1,6 @@
-"""The JSON Schemas (2020-12) of what commands print, made from the types that json_kinds.toml names.
+"""The JSON Schemas (2020-12) of command output, made from the types that json_kinds.toml names.
 
-A key has the type of its field, or of its property; its description is the docstring of that.
+The type of a key is that of its field or property, and its description is the docstring of that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Schema = dict[str, Any]
 
 @cache
 def schema_of(name: str) -> Schema:
-    """Return the schema of a kind, which needs no other: closed, and each key with what the code says of it."""
+    """Return the self-contained, closed schema of a kind, with each key described by its docstring."""
     kind = KINDS[name]
     number = {kind.number_key: {"description": "Number of this schema.", "const": kind.number}}
     shared = _Shared(omits=kind.omits)
@@ -53,16 +53,16 @@ def schema_of(name: str) -> Schema:
 
 
 class _Shared:
-    """The objects and closed sets of words of one schema; each is there once, under a name."""
+    """The objects and enumerations of one schema; each is defined once, under a name."""
 
     def __init__(self, *, omits: bool) -> None:
         self.omits = omits
-        """Whether what has its default is left out."""
+        """Whether keys with their default value are omitted."""
         self.shapes: dict[str, Schema] = {}
         self._names: dict[object, str] = {}
 
     def reference(self, kind: type, keys: Keys | None) -> Schema:
-        """Return what stands in the place of a type of which `keys` are printed."""
+        """Return the reference to a type of which `keys` are printed."""
         what = kind, repr(keys)
         if what not in self._names:
             taken = (f"{kind.__name__}{number}" for number in itertools.count(2))
@@ -73,7 +73,7 @@ class _Shared:
         return {"$ref": f"#/$defs/{self._names[what]}"}
 
 
-def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: ANN401 - a type, or what is made of some
+def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: ANN401 - a type, or a composed one
     """Return the schema of a type."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _PLAIN:
@@ -95,7 +95,7 @@ def _schema(hint: Any, keys: Keys | None, shared: _Shared) -> Schema:  # noqa: A
 
 
 def _object(kind: type, keys: Keys | None, shared: _Shared) -> Schema:
-    """Return the schema of a type with fields, which is closed."""
+    """Return the closed schema of a type with fields."""
     keys = keys or fields_of(kind)
     absent = {field.key for field in all_fields(kind) if not field.is_required} if shared.omits else set()
     absent |= {name for name, key in keys.items() if key.may_be_absent}
@@ -123,7 +123,7 @@ def _words(kind: type[StrEnum]) -> Schema:
 
 
 def _member(kind: Any, name: str) -> tuple[Any, str]:  # noqa: ANN401 - a type, or one that may be None
-    """Return the type, and the docstring, of a field or a property."""
+    """Return the type and the docstring of a field or property."""
     kind = next((one for one in get_args(kind) if one is not types.NoneType), kind)
     names = {name: each for one in kind.__mro__ for name, each in _imported_for_types(one.__module__).items()}
     found = inspect.getattr_static(kind, name, None)
@@ -133,7 +133,7 @@ def _member(kind: Any, name: str) -> tuple[Any, str]:  # noqa: ANN401 - a type, 
     return get_type_hints(kind, localns=names)[name], docstrings.get(name, "")
 
 
-# -- what the source of a module says
+# -- information from the source of a module
 
 
 @cache
@@ -144,7 +144,7 @@ def _source(module: str) -> ast.Module:
 
 @cache
 def _imported_for_types(module: str) -> Mapping[str, Any]:
-    """Return what a module imports for types alone, below `if TYPE_CHECKING`."""
+    """Return what a module imports only for types, under `if TYPE_CHECKING`."""
     blocks = (
         node for node in _source(module).body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     )
@@ -152,7 +152,7 @@ def _imported_for_types(module: str) -> Mapping[str, Any]:
     for node in itertools.chain.from_iterable(block.body for block in blocks):
         for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
             name = alias.asname or alias.name
-            with contextlib.suppress(ImportError):  # what only type checkers have
+            with contextlib.suppress(ImportError):  # available only to type checkers
                 if isinstance(node, ast.ImportFrom):
                     found[name] = getattr(importlib.import_module(node.module or ""), alias.name)
                 else:
@@ -162,7 +162,7 @@ def _imported_for_types(module: str) -> Mapping[str, Any]:
 
 @cache
 def _docstrings(kind: type) -> Mapping[str, str]:
-    """Return what stands below each field, or member, of a class in its source."""
+    """Return the docstring below each field or member of a class in its source."""
     found: dict[str, str] = {}
     nodes = (node for node in _source(kind.__module__).body if isinstance(node, ast.ClassDef))
     body = next((node.body for node in nodes if node.name == kind.__name__), [])

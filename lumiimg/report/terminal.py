@@ -1,4 +1,4 @@
-"""Where text for people goes: how wide and high that is, whether it takes colours, and how a sentence is wrapped."""
+"""The output for people: its width and height, whether it supports colours, and how sentences are wrapped."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDEST = 100
-"""Columns: longer lines are hard to read, however wide the terminal is."""
+"""Maximum width in columns: longer lines are hard to read, however wide the terminal is."""
 _PIPE, _NARROWEST = 80, 40
-"""A job's output file is read in an editor or a terminal that has 80 columns at least; nothing is gained by more."""
+"""Width of a pipe or file, and minimum width. A job's output file is read where 80 columns fit; more gain nothing."""
 _ROWS = 24
-"""Of a screen."""
+"""Minimum number of rows of a screen."""
 _NOTE_AND_PROMPT = 2
-"""Rows below an answer: which site was taken (`cli/main.py`), and the prompt."""
+"""Rows below an answer: the note about the chosen site (`cli/main.py`), and the prompt."""
 _SPACE = "\0"
-"""Stands for a space of a name while lines are made; none is in what is printable."""
+"""Placeholder for a space inside a name while lines are wrapped; printable text never contains it."""
 
 
 def takes_codes(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal that takes what colours a line, or clears it; without TERM nobody knows."""
+    """Return whether a stream is a terminal that supports codes for colours and clearing; not if TERM is unset."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
 
 
 class Terminal:
-    """A stream, its width in columns, its height in rows, and whether it takes colours."""
+    """A stream, its width in columns, its height in rows, and whether it supports colours."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -49,7 +49,7 @@ class Terminal:
         self._stream.flush()
 
     def styled(self, line: str, style: str) -> str:
-        """Return a line in a style, where this takes colours."""
+        """Return a line in a style, if colours are supported."""
         if not (self.has_colours and style and line):
             return line
         from rich.color import ColorSystem
@@ -58,7 +58,7 @@ class Terminal:
         return Style.parse(style).render(line, color_system=ColorSystem.STANDARD)
 
     def drawn(self, what: RenderableType) -> tuple[str, ...]:
-        """Return the lines of what rich draws; to import that takes 60 ms, and a file of a job seldom needs it."""
+        """Return the lines that rich draws; importing rich takes 60 ms, and output to a job's file rarely needs it."""
         from rich.console import Console
 
         console = Console(
@@ -72,17 +72,17 @@ class Terminal:
         return tuple(line.rstrip() for line in capture.get().splitlines())
 
     def wrapped(self, text: str, *, first: str = "", rest: str | None = None, style: str = "") -> tuple[str, ...]:
-        """Return a sentence in lines that fit; further ones are indented by two more than the first, or by `rest`."""
+        """Return a sentence in lines that fit; all but the first are indented by two more columns, or by `rest`."""
         indent = " " * (len(first) - len(first.lstrip()) + 2) if rest is None else rest
         return tuple(self.styled(line, style) for line in self._lines(one_safe_line(text), first, indent))
 
     def listed(self, names: Iterable[str], indent: str) -> tuple[str, ...]:
-        """Return names in lines that fit; no line breaks in one of them, whatever spaces it has."""
+        """Return names in lines that fit; no name is broken, even if it contains spaces."""
         text = ", ".join(one_safe_line(name).replace(" ", _SPACE) for name in names)
         return tuple(line.replace(_SPACE, " ") for line in self._lines(text, indent, indent))
 
     def _lines(self, text: str, first: str, rest: str) -> list[str]:
-        """Return a text in lines; a word that is longer than a line stays whole."""
+        """Return a text wrapped into lines; a word longer than a line stays whole."""
         return textwrap.wrap(
             text,
             self.width,

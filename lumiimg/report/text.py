@@ -1,16 +1,16 @@
-"""A document on a terminal: text for people, on standard error where standard output carries JSON.
+"""Render a document on a terminal: text for people, on standard error if standard output carries JSON.
 
-The answer comes first, in one sentence, coloured by what it is, with why and what next. What stands behind it follows:
-a mark and a sentence, and indented below it evidence (`>`), reasons (`why:`), what to do (`do:`, else `or:`). Text is
-wrapped at the terminal's width, and never beyond 100 columns; where there is no terminal, at COLUMNS, else 80.
+The answer comes first, as one sentence coloured by its severity, with why and what to do next. The details follow: a
+mark and a sentence, and indented below it evidence (`>`), reasons (`why:`) and remedies (`do:`, else `or:`). Text is
+wrapped at the terminal's width, but at most at 100 columns; without a terminal, at COLUMNS, else at 80.
 
-An answer has room on one screen, of 24 lines at least. What has not is left to --verbose: evidence and further
-remedies first, then what is well, then reasons and long lists of names, each from the end (`_fitting`). One line
-counts all that --verbose has beside what is shown.
+An answer fits on one screen of at least 24 lines. What does not fit is left to --verbose: first evidence and further
+remedies, then what is well, then reasons and long lists of names, each from the end (`_fitting`). One line counts the
+lines that --verbose adds.
 
-Three kinds of lines are never broken: evidence, which is the proof as it was printed; what is there to be copied
-(`do:`, `or:`, `next:`); and a word, a path or a name, that is longer than the line: a line breaks before it. Nothing
-is cut: a name that is part of an answer goes over several lines.
+Three kinds of lines are never broken: evidence, which is proof as it was printed; commands to be copied (`do:`, `or:`,
+`next:`); and a word, path or name longer than the line: the line breaks before it. Nothing is truncated: a name that is
+part of an answer may continue over several lines.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ _HEADLINES = {
 _WEIGHTY = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 _TITLE, _QUIET = "bold", "dim"
 _INDENT = " " * 4
-"""Before what stands behind an item."""
+"""Indentation of the details of an item."""
 _NAME = 22
-"""Columns of the names of facts, of which a few are longer."""
+"""Maximum width in columns of the names of facts; a few are longer."""
 _SGR = re.compile("\x1b\\[[0-9;]*m")
-"""ECMA-48, 8.3.117: what colours a line, and takes no room on it."""
+"""Colour codes (ECMA-48, 8.3.117), which take no room on a line."""
 _BESIDE_NAMED = 8
-"""Rows that have room in a file beside what has names, which is all there."""
+"""Rows available in a file besides items with names, which are always complete."""
 
 
 class _Importance(IntEnum):
-    """How soon a text is left out where a screen is too small: the highest number first."""
+    """Order in which text is left out if the screen is too small: highest number first."""
 
     ALWAYS = 0
     NAMED = 1
-    """What has names, in a file, where nobody can ask for more: never left out."""
+    """Items with names, in a file, where no one can ask for more: never left out."""
     SENTENCE = 2
     REASON = 3
     WELL = 4
-    """What is well, or of no weight; details."""
+    """Things that are well or unimportant; details."""
     MORE = 5
     """Evidence, further remedies, sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Lines that are shown or left out together; without lines an empty one."""
+    """Lines that are shown or left out together; no lines mean an empty line."""
 
     lines: tuple[str, ...]
     importance: _Importance
     rows: int
-    """Of the screen that they take."""
+    """Screen rows that the lines take."""
     is_title: bool = False
 
 
@@ -81,7 +81,7 @@ _GAP = _Part((), _Importance.ALWAYS, 1)
 
 
 def show(document: Document, *, verbose: bool = False, quiet: bool = False, stderr: bool = False) -> None:
-    """Print a document; `quiet` is its sentence and extent alone, on one line. Raises BrokenPipeError."""
+    """Print a document; with `quiet`, only its sentence and extent on one line. Raises BrokenPipeError."""
     terminal = Terminal(sys.stderr if stderr else sys.stdout)
     if quiet:
         line = "; ".join(filter(None, (headline(document), document.extent)))
@@ -100,37 +100,37 @@ def show(document: Document, *, verbose: bool = False, quiet: bool = False, stde
 
 
 def show_items(items: Iterable[Item]) -> None:
-    """Print on standard error things beside an answer that is printed as it is: a script, a manifest."""
+    """Print items on standard error, next to an answer that is printed verbatim: a script, a manifest."""
     terminal = Terminal(sys.stderr)
     writer = _Writer(terminal, Document("", "", ""), verbose=True)
     terminal.write(_lines(_without_gaps(part for item in items for part in writer.item(item))))
 
 
 def headline(document: Document) -> str:
-    """Return the answer with what it is about."""
+    """Return the answer, preceded by its subject if that is to be shown."""
     return f"{document.subject}: {document.sentence}" if document.is_named else document.sentence
 
 
 class _Writer:
-    """Makes the parts of a document, each with how much it matters."""
+    """Makes the parts of a document, each with its importance."""
 
     def __init__(self, terminal: Terminal, document: Document, *, verbose: bool, is_counted: bool = False) -> None:
         self._terminal = terminal
         self._document = document
         self._verbose = verbose
         self._is_counted = is_counted
-        """Whether it is counted only what --verbose adds."""
+        """Whether lines are only counted, to see what --verbose would add."""
         seen = {Shown.ALWAYS, Shown.VERBOSE} if verbose else {Shown.ALWAYS}
         self._sections = [section for section in document.sections if section.shown in seen]
         self._first = next((one for one in self._items() if one.tag and one.severity is not Severity.INFO), None)
-        """What stands behind the reason at the top, which is not repeated above it."""
+        """The item of the reason at the top; its sentence is not repeated."""
         self._is_answer_above = True
-        """Whether nothing but evidence stands between the reason at the top and what comes next."""
+        """Whether only evidence was printed between the reason at the top and what comes next."""
         self._shown: set[str] = set()
-        """Lines and commands that stand above already."""
+        """Lines and commands that were already printed."""
 
     def parts(self) -> Iterator[_Part]:
-        """Yield all parts in their order."""
+        """Yield all parts in order."""
         document = self._document
         yield self._sentence(headline(document), _Importance.ALWAYS, style=_HEADLINES[document.severity])
         yield from self._advice(document.advice)
@@ -180,14 +180,14 @@ class _Writer:
         yield _GAP
         if section.is_headed or section.shown is Shown.VERBOSE:
             title = self._terminal.wrapped(section.title, rest="", style=_TITLE)
-            yield self._part(title, _Importance.ALWAYS, is_title=True)  # as long as something is left below it
+            yield self._part(title, _Importance.ALWAYS, is_title=True)  # shown if anything is left below it
         for block in section.blocks:
             yield from self._block(block)
             is_evidence = isinstance(block, Lines) and block.is_evidence
             self._is_answer_above &= is_evidence or (isinstance(block, Item) and not block.tag)
 
     def _block(self, block: Block) -> Iterator[_Part]:
-        """Yield the parts of a block; of a path or a curve none, which a page draws."""
+        """Yield the parts of a block; none for a path or a curve, which only a page draws."""
         match block:
             case Item():
                 yield from self.item(block)
@@ -223,7 +223,7 @@ class _Writer:
         return self._sentence(text, importance, first=mark, style=style)
 
     def item(self, item: Item) -> Iterator[_Part]:
-        """Yield one thing with what stands behind it."""
+        """Yield an item with its details."""
         if item.verbose and not self._verbose:
             return
         is_whole = item.names and not self._terminal.is_terminal
@@ -244,11 +244,11 @@ class _Writer:
             yield _GAP
 
     def _below(self, item: Item) -> Iterator[_Part]:
-        """Yield what stands behind an item, but for the command at the top of the document."""
+        """Yield the details of an item, except the command at the top of the document."""
         is_weighty = item.severity in _WEIGHTY
         reason = _Importance.REASON if is_weighty else _Importance.MORE
         first = _Importance.SENTENCE if is_weighty else _Importance.WELL
-        if item.names:  # several that are alike but for the reason
+        if item.names:  # several images or nodes in one item: the reason matters more
             reason, first = _Importance.SENTENCE, _Importance.REASON
         listed = list(self._terminal.listed(item.names, _INDENT))
         for line in listed:
@@ -277,7 +277,7 @@ class _Writer:
             yield self._sentence(f"source: {item.source}", _Importance.MORE, first=_INDENT, style=_QUIET)
 
     def _remedy(self, remedy: Remedy) -> str | None:
-        """Return a remedy; of one whose command stands at the top, the rest that is not there."""
+        """Return a remedy; if its command is at the top, only what is not said there."""
         advice = self._document.advice
         if remedy.command is None or remedy.command != advice.next:
             return remedy
@@ -295,13 +295,13 @@ class _Writer:
                 yield self._sentence(text, _Importance.WELL, first=f"  {name:<{width}}  ", rest=rest)
 
     def _table(self, table: Table) -> Iterator[_Part]:
-        """Yield the rows of a table, which rich lays out; cell below cell where the words have no room side by side."""
+        """Yield the rows of a table, laid out by rich; cells go one below the other if they do not fit side by side."""
         rows = [map(one_safe_line, cells) for cells in (table.heads, *(row.cells for row in table.rows))]
         columns = [*zip(*rows, strict=True)]
         widths = [max(map(len, column)) for column in columns]
         longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
         room = self._terminal.width - 2 * len(columns)
-        if self._is_counted and sum(widths) <= room:  # to import rich takes 60 ms
+        if self._is_counted and sum(widths) <= room:  # importing rich takes 60 ms
             yield self._part([""] * (len(table.rows) + any(table.heads)), _Importance.WELL)
             return
         if sum(longest) > room:
@@ -327,9 +327,9 @@ class _Writer:
             yield self._part([line], _Importance.WELL)
 
     def _tree(self, tree: Tree) -> Iterator[_Part]:
-        """Yield a tree branch by branch; a note has lines of its own where there is no room.
+        """Yield a tree branch by branch; a note that does not fit gets lines of its own.
 
-        Without recursion: chains can be long.
+        Without recursion, because chains can be long.
         """
         pending = [(tree, "", "")]
         while pending:
@@ -362,7 +362,7 @@ def _lines(parts: Iterable[_Part]) -> Iterator[str]:
 
 
 def _fitting(parts: list[_Part], room: int) -> list[_Part]:
-    """Return the parts that have room together, without those that matter least, from the end."""
+    """Return the parts that fit, leaving out the least important ones, from the end."""
     for importance in (_Importance.MORE, _Importance.WELL, _Importance.REASON, _Importance.SENTENCE):
         numbers = [number for number, part in enumerate(parts) if part.importance is importance and part.lines]
         for most in range(min(len(numbers), room), -1, -1):
@@ -375,7 +375,7 @@ def _fitting(parts: list[_Part], room: int) -> list[_Part]:
 
 
 def _without_gaps(parts: Iterable[_Part]) -> list[_Part]:
-    """Leave out titles with nothing below them, and each empty line behind another, or at the end."""
+    """Return the parts without titles that have nothing below them, and without repeated or trailing empty lines."""
     found: list[_Part] = []
     for one in parts:
         if not one.lines and found and found[-1].is_title:

@@ -1,4 +1,4 @@
-"""What `bench import` says: calls by kind, two rows for each place."""
+"""Answer of `bench import`: calls by kind, two rows for each place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lumiimg.host.import_calls import ImportBench, ImportCost, ImportSource
 from lumiimg.report.document import Document, Item, Row, Section, Table
 
 _COLUMNS = {"all": "metadata", "opens": "opens", "nothing": "failed"}
-"""The field of Counts below each head."""
+"""Field of Counts under each heading."""
 _NOTE = (
     "all: opens, stats, directory reads and similar calls; opens: how many of them open a file; nothing: how many find "
     "nothing. Reads of files are not counted. Each process of a job makes all these calls"
@@ -20,7 +20,7 @@ _OF_AN_IMAGE = (
 
 
 def import_document(found: ImportBench) -> Document:
-    """Return what `bench import PLACE…` says."""
+    """Return the answer of `bench import PLACE…`."""
     startups, module = found.places, found.module
     is_image = any(startup.kind is ImportSource.IMAGE for startup in startups)
     return Document(

@@ -1,4 +1,4 @@
-"""What `bind`, `module`, `job` and `explain` say of the binds of a host: why none loads, and what stays in doubt."""
+"""What `bind`, `module`, `job` and `explain` report about a host's binds: why none loads, and what is in doubt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refusals_document(fit: HostFit, command: str) -> Document:
-    """Return why no set of binds loads, attempt by attempt, and what to do."""
+    """Return the answer that no set of binds loads: why, attempt by attempt, and what to do."""
     manifest = fit.manifest
     if manifest is None:
         what = next((finding.summary for finding in fit.static.findings), "there is no loader in it")
@@ -49,7 +49,7 @@ def attempts(fit: HostFit) -> Iterator[Item]:
 
 
 def doubts(fit: HostFit) -> tuple[Item, ...]:
-    """Return what keeps RCCL from using what is bound, with what to do; and where the manifest in the image differs."""
+    """Return what may prevent RCCL from using the binds, with remedies; and differences from the image's manifest."""
     return tuple(Item(severity, text, remedies=remedies) for severity, text, remedies in doubts_of_binds(fit))
 
 

@@ -1,4 +1,4 @@
-"""What a build answers: the definitions, the start, the result; the lock that it is made from; and `adapt`."""
+"""Answers of a build: the definitions, the start, the result; of the lock it is made from; and of `adapt`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from lumiimg.resolve.written_lock import WrittenLock
 
 _HAS = ("os", "glibc", "python", "rocm", "rccl", "torch", "vllm", "sglang", "net-api")
-"""The words for an image that is built on."""
+"""Components named for an image that serves as a base."""
 
 
 def definitions_document(written: WrittenDefinitions) -> Document:
-    """Return which files were written, and how to build from them."""
+    """Return the files that were written, and how to build from them."""
     folder, fetch = written.folder, written.fetch
     names = tuple(f"{one.name}.def" for one in written.definitions) or (f"{written.dockerfile}",)
     blocks: list[Block] = [Lines(names)]
@@ -51,7 +51,7 @@ def definitions_document(written: WrittenDefinitions) -> Document:
 
 
 def start_document(lock: Lock, output: Path, way: str, cost: BuildCost) -> Document:
-    """Return what is about to be built, how, and what it costs."""
+    """Return what is about to be built, how, and at what cost."""
     notes = (
         f"{one.location}: {one.note} (sha256 {one.sha256})" for layer in lock.stack for one in layer.sources if one.note
     )
@@ -73,7 +73,7 @@ def start_document(lock: Lock, output: Path, way: str, cost: BuildCost) -> Docum
 
 
 def built_document(result: BuildResult) -> Document:
-    """Return what was built, and what to do next; of a rebuild, in which files it differs."""
+    """Return what was built and what to do next; for a rebuild, the files in which it differs."""
     built, lock, differences = result.built, result.plan, result.diff
     name, length = str(built.image), size(built.size_bytes)
     sentence = f"is already this image, built from the same sources ({length}): nothing was built"
@@ -89,7 +89,7 @@ def built_document(result: BuildResult) -> Document:
         name,
         sentence,
         Severity.OK,
-        # a name that is not printable could not be copied
+        # an unprintable name could not be copied
         Advice(next=shell_join(["lumiimg", "check", as_operand(name)])) if name == one_safe_line(name) else NO_ADVICE,
         (compared,) if compared else (),
         sections=(
@@ -102,7 +102,7 @@ def built_document(result: BuildResult) -> Document:
 
 
 def _stages(built: BuiltImage) -> Iterator[Meter]:
-    """Yield the parts of a build, each with how much of the whole it took."""
+    """Yield the parts of a build, each with its share of the total time."""
     whole = sum(stage.seconds for stage in built.stages) or 1.0
     for stage in built.stages if built.is_new else ():
         took, share = ("", 0.0) if stage.reused else (f"took {duration(stage.seconds)}, ", stage.seconds / whole)
@@ -132,19 +132,19 @@ def lock_document(written: WrittenLock) -> Document:
 
 
 def has_item(image: str, base: Layer) -> Item:
-    """Return what is known of an image."""
+    """Return what is known about an image."""
     has = ", ".join(f"{name} {base.has[name]}" for name in _HAS if name in base.has)
     return Item(Severity.INFO, f"{image} has {has or 'nothing that lumiimg knows'}")
 
 
 def objection_items(findings: Iterable[Finding], image: str, site: str, note: str = "") -> Iterator[Item]:
-    """Yield what stands in the way, with what to do on this site."""
+    """Yield the obstacles, with what to do about them on this site."""
     for finding in findings:
         remedies = concluded(finding.remedy, image, site)
         yield Item(finding.severity, f"{finding.summary}{note}", tag=finding.id, remedies=remedies)
 
 
 def nothing_document(image: str, result: NothingAdded, lock: Lock) -> Document:
-    """Return the answer where nothing is built."""
+    """Return the answer if nothing is built."""
     sentence = f"nothing was built: {result.sentence}"
     return Document("adapt", image, sentence, result.answer.severity, sections=(doubts_section(lock),))

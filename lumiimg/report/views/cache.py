@@ -1,4 +1,4 @@
-"""The cache: what is in it, what was removed, why something is missing."""
+"""Answers about the cache: what is in it, what was removed, why something is missing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from lumiimg.build.keys import CacheLookup, Difference
 
 _SHORT = 12
-"""Digits of a key that distinguish it from others."""
+"""Number of digits of a key that are enough to distinguish it."""
 
 
 def entries_document(content: CacheContent) -> Document:
-    """Return what is in the cache."""
+    """Return the list of what is in the cache."""
     rows = [
         (entry.key[:_SHORT], f"{size(entry.size_bytes)}, built in {duration(entry.seconds)}: {', '.join(entry.layers)}")
         for entry in sorted(content.entries, key=lambda entry: entry.layers)
@@ -40,7 +40,7 @@ def entries_document(content: CacheContent) -> Document:
 
 
 def faults_document(verified: CacheVerified) -> Document:
-    """Return which entries are not what they were."""
+    """Return the entries that have changed since they were stored."""
     items = tuple(Item(Severity.PROBLEM, f"{one.key[:_SHORT]}: {one.fault}") for one in verified.faults)
     return Document(
         "cache verify",
@@ -54,13 +54,13 @@ def faults_document(verified: CacheVerified) -> Document:
 
 
 def removed_document(gone: CacheRemoved) -> Document:
-    """Return the document of `cache prune` and `cache rm`."""
+    """Return the answer of `cache prune` and `cache rm`."""
     number = _counted(len(gone.removed), len(gone.unpacked), len(gone.images))
     return Document("cache", "the cache", f"removed {number}, {size(gone.freed_bytes)}")
 
 
 def why_document(answer: CacheLookup) -> Document:
-    """Return why a layer is not in the cache, or that it is."""
+    """Return why a layer is not in the cache, or that it is cached."""
     entry, nearest = answer.entry, answer.nearest
     if entry is not None:
         took = f"{size(entry.size_bytes)}; it took {duration(entry.seconds)}"

@@ -1,4 +1,4 @@
-"""What `list` and `show` answer of the catalogue and of sites, and `schema` of the kinds of JSON."""
+"""Answers of `list` and `show` about the catalogue and sites, and of `schema` about the kinds of JSON."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from lumiimg.report.json_output import Schemas
 
 _KINDS = {"base": "bases", "layer": "layers", "recipe": "recipes", "site": "sites", "broken": "broken"}
-"""Of entries, each with the title above them, in their order."""
+"""Kinds of entries with their titles, in display order."""
 _NEVER_RUN = "from public documents, listed below; this project has never run anything on this machine"
 _Fact = tuple[str, str, str]
-"""A name, what is known of it, and where from; empty where the text says it."""
+"""A name, what is known about it, and its source; empty if the text contains it."""
 
 
 def listing_document(listing: Listing) -> Document:
-    """Return what the catalogue has."""
+    """Return the list of what the catalogue contains."""
     kinds = [entry.kind for entry in listing.entries]
     return Document(
         "list",
@@ -49,7 +49,7 @@ def _rows(listing: Listing, kind: str) -> Iterator[tuple[str, str]]:
 
 
 def schemas_document(listed: Schemas) -> Document:
-    """Return the names of all schemas."""
+    """Return the list of all schemas."""
     hints = ("details: lumiimg schema NAME", "as tables: docs/reference/json.md")
     sections = (facts_section("Schemas", ((one.name, one.summary) for one in listed.schemas)),)
     sentence = count(len(listed.schemas), "schema")
@@ -60,7 +60,7 @@ def schemas_document(listed: Schemas) -> Document:
 
 
 def recipe_document(recipe: Recipe) -> Document:
-    """Return what a recipe stands for."""
+    """Return the request that a recipe stands for."""
     rows = [("base", recipe.base), ("layers", ", ".join(recipe.add) or "none")]
     rows += [("site", recipe.site or ""), ("fabric", recipe.fabric)]
     rows += [("argument", f"{name}={value}") for name, value in recipe.options.items()]
@@ -75,7 +75,7 @@ def recipe_document(recipe: Recipe) -> Document:
 
 
 def layer_document(shown: ShownLayer) -> Document:
-    """Return one base or layer. Raises DecodeError where a file of it cannot be read."""
+    """Return one base or layer. Raises DecodeError if one of its files cannot be read."""
     layer = shown.layer
     kind = "family of bases" if layer.variants else layer.kind
     sentence = f"{layer.name} ({kind}, {shown.status}): {layer.summary}"
@@ -137,7 +137,7 @@ def _tried(layer: Layer, release: Release | None) -> Iterator[tuple[str, str]]:
 
 
 def site_document(site: Site) -> Document:
-    """Return what is known of a machine, each fact with its source and date."""
+    """Return what is known about a machine, each fact with its source and date."""
     facts = (*_machine(site), *_cores(site), *_for_jobs(site))
     rows = (row for name, text, source in facts for row in ((name, text), ("", source)))
     sentence, sections = f"{site.name}: {site.title}", (facts_section("The site", rows),)

@@ -1,4 +1,4 @@
-"""What `check` answers: for one image, and for one on several nodes."""
+"""Answers of `check`, for an image on one node and on several nodes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 FOUND = "What was found"
 _LONG_NAMES = 60
-"""Characters of names of nodes that have a line of their own."""
+"""Number of characters beyond which node names go on a line of their own."""
 _SEVERITIES = {GpuFit.RUNS: Severity.OK, GpuFit.PART: Severity.OK, GpuFit.UNKNOWN: Severity.UNKNOWN}
 _MARKS = {GpuFit.RUNS: "✓", GpuFit.PART: "✓ in part", GpuFit.XNACK: "✗ without HSA_XNACK=1", GpuFit.UNKNOWN: "?"}
 
 
 def check_document(report: CheckReport, site: Site | None = None) -> Document:
-    """Return what `check IMAGE` says; `site`: whose bandwidth is drawn beside what was measured."""
+    """Return the answer of `check IMAGE`; the bandwidth of `site` is drawn next to what was measured."""
     findings = finding_items(report.findings, is_green=report.answer is Answer.NO_OBSTACLE)
     sections = (
         Section(PATH, (path_steps(report.steps),), Shown.PAGE),
@@ -39,7 +39,7 @@ def check_document(report: CheckReport, site: Site | None = None) -> Document:
 
 
 def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
-    """Return what `check IMAGE --nodes N` says: each kind of node with its names, then what was found on it."""
+    """Return the answer of `check IMAGE --nodes N`: each kind of node with its names, then what was found on it."""
     pictures = (
         path_steps(group.steps, "" if len(report.groups) == 1 else names_of(group.nodes))
         for group in report.groups
@@ -56,13 +56,13 @@ def nodes_document(report: NodesReport, site: Site | None = None) -> Document:
 
 
 def _document(report: CheckResult, site: Site | None, first: str, sections: tuple[Section, ...]) -> Document:
-    """Return what both have in common; `first` is the first line below the answer."""
+    """Return the parts common to both; `first` is the first line below the answer."""
     ran, summary = report.collective, [first]
     if ran is not None:
         best = max((one.best_gb_s for one in ran.measurements if one.best_gb_s is not None), default=None)
         speed = "" if best is None else f", {best:.1f} GB/s"
         where = f"{count(ran.ranks, 'rank')} on {count(ran.nodes, 'node')}"
-        is_choice = ran.nodes == 1 and ran.verdict in TRANSPORTS  # nothing crosses it
+        is_choice = ran.nodes == 1 and ran.verdict in TRANSPORTS  # nothing crosses the network
         sure = "selected" if is_choice else f"({ran.confidence})"
         summary.append(f"{ran.program}, {where}: {ran.verdict} {sure}{speed}")
         sections = (*sections, bandwidth_section(ran.measurements, site, ran.nodes))
@@ -106,7 +106,7 @@ def _group(report: NodesReport, group: NodeGroup) -> Item:
 
 
 def on_nodes(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, ...]]:
-    """Return text, tag and names of an item about nodes: names below it where they are long."""
+    """Return text, tag and names of an item about nodes; long names go below it."""
     names = hostlist(nodes)
     if len(names) > _LONG_NAMES:
         return f"{count(len(nodes), 'node')}: {sentence}", "", (names,)
@@ -114,7 +114,7 @@ def on_nodes(nodes: Sequence[str], sentence: str) -> tuple[str, str, tuple[str, 
 
 
 def _silent(report: NodesReport) -> Iterator[Item]:
-    """Yield the nodes that gave no answer; behind the last, what the step printed."""
+    """Yield the nodes that gave no answer; the last item includes what the step printed."""
     for number, silent in enumerate(report.silent, 1):
         yield Item(
             Severity.UNKNOWN,
@@ -125,7 +125,7 @@ def _silent(report: NodesReport) -> Iterator[Item]:
 
 
 def _findings(report: NodesReport) -> Iterator[Section]:
-    """Yield the findings of each group that none before it has."""
+    """Yield the findings of each group, except those shown for an earlier group."""
     shown: set[tuple[str, str]] = set()
     for group in report.groups:
         fresh = [finding for finding in group.findings if (finding.id, finding.summary) not in shown]
@@ -137,13 +137,13 @@ def _findings(report: NodesReport) -> Iterator[Section]:
 
 
 def account_summary(account: GpuAccount) -> str:
-    """Return a line: each component with its mark."""
+    """Return one line: each component with its mark."""
     parts = ", ".join(f"{part.component} {_in_short(part)}" for part in account.parts)
     return f"GPU code for {account.processor}: {parts or 'none was found'}"
 
 
 def account_section(account: GpuAccount | None) -> Section:
-    """Return the components with what the GPU takes of each; empty where there is no account."""
+    """Return each component and whether the GPU runs its code; empty if there is no account."""
     if account is None:
         return Section("GPU code", ())
     rows = map(_row, account.parts)
@@ -153,12 +153,12 @@ def account_section(account: GpuAccount | None) -> Section:
 
 
 def _in_short(part: ComponentFit) -> str:
-    """Return the answer as a mark, and what it has code for where that is not the GPU."""
+    """Return the answer as a mark; if it has no code for the GPU, with what it has code for."""
     return _MARKS.get(part.fit) or f"{part.has} ✗"
 
 
 def _row(part: ComponentFit) -> Row:
-    """Return a component with its answer, why it is not good, and the first of its places."""
+    """Return a component with its answer, the reason if it is not good, and its first place."""
     severity = Severity.PROBLEM if part.blocks_jobs else _SEVERITIES.get(part.fit, Severity.INFO)
     why = "" if severity is Severity.OK else part.why or part.without
     reason = "; ".join(filter(None, (why, "" if part.needed else "off the path: not every job calls it")))

@@ -1,4 +1,4 @@
-"""What `explain IMAGE` answers: the check of its files, and which library comes from where with what margin."""
+"""Answer of `explain IMAGE`: the check of its files, and where each library comes from and with what margin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def compatibility_document(report: CheckReport) -> Document:
-    """Return what the check of an image's files answers, with which library comes from where."""
+    """Return the answer of the check of an image's files, with the origin of each library."""
     checked, fit = check_document(report), report.files
     return replace(
         checked,
@@ -39,7 +39,7 @@ def compatibility_document(report: CheckReport) -> Document:
 
 
 def _sides(fit: HostFit) -> str:
-    """Return what each side has, in one line."""
+    """Return the versions on each side, in one line."""
     parts = [f"image: glibc {fit.glibc or '?'}"]
     parts += [f"RCCL {fit.static.path.rccl_version or '?'}"] if fit.static.path.rccl else []
     parts += [f"torch {fit.torch}"] if fit.torch else []
@@ -48,7 +48,7 @@ def _sides(fit: HostFit) -> str:
 
 
 def _tree(fit: HostFit) -> tuple[Tree, ...]:
-    """Return what is opened, and below it each library where it was first asked for."""
+    """Return what is opened, and below it each library where it was first requested."""
     path = fit.static.path
     below: dict[str | None, list[Loaded]] = {}
     for item in fit.loaded:
@@ -71,7 +71,7 @@ def _branch(item: Loaded) -> Tree:
 
 
 def _margins(fit: HostFit) -> Iterator[Block]:
-    """Yield the pairs of versions across the boundary, those with the least left first."""
+    """Yield the pairs of versions across the boundary, smallest margin first."""
     crossing = sorted(fit.margins, key=lambda margin: margin.spare)
     yield from map(_meter, crossing)
     of_libc = (margin for margin in crossing if margin.provider.soname.startswith("libc.so."))

@@ -1,4 +1,4 @@
-"""What `doctor` answers: what works on this machine, and in which ways it can build."""
+"""Answer of `doctor`: what this machine can do, and in which ways it can build."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAYS = {"overlay": "--strategy overlay, layers on overlays", "sandbox": "--stra
 
 
 def doctor_document(result: DoctorResult) -> Document:
-    """Return what was tried, and what follows for each way to build."""
+    """Return what was tried, and the consequences for each way to build."""
     ways = (
         Item(Severity.PROBLEM if against else Severity.OK, ": ".join(filter(None, (_WAYS[way], ", ".join(against)))))
         for way, against in result.strategies.items()
@@ -47,7 +47,7 @@ def doctor_document(result: DoctorResult) -> Document:
 
 
 def no_engine_document(error: MissingHereError, advice: Advice) -> Document:
-    """Return that nothing starts a container here, and what to do."""
+    """Return the answer that nothing here can start a container, and what to do."""
     return Document("doctor", "this machine", f"{NO_WAY}: {error}", Severity.PROBLEM, advice)
 
 

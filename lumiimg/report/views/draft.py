@@ -1,4 +1,4 @@
-"""What `draft` says: what a Dockerfile does, what of it is here already, and what a person must see to."""
+"""Answer of `draft`: what a Dockerfile does, which parts exist here already, and what is left for a person to do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from lumiimg.definition.docker.draft import Draft
 
 _TEXT = 400
-"""Characters of a step."""
+"""Maximum number of characters shown of a step."""
 
 
 def draft_document(draft: Draft) -> Document:
-    """Return what `draft FILE` says, and `draft FILE -o FOLDER`."""
+    """Return the answer of `draft FILE` or `draft FILE -o FOLDER`."""
     if draft.folder is not None:
         return _written(draft, draft.folder)
     base = draft.base
@@ -77,7 +77,7 @@ def _arguments(draft: Draft) -> Iterator[tuple[str, str]]:
 
 
 def _steps(draft: Draft) -> Iterator[tuple[str, str]]:
-    """Yield what each line does that makes the image; a long one is cut, as it stands in the Dockerfile."""
+    """Yield the lines of the Dockerfile that make the image, with their keywords; long ones are truncated."""
     for step in draft.script.steps:
         text = " ".join(step.text[:_TEXT].split())
         yield f"line {step.line}", f"{step.keyword} {text}{' …' if len(step.text) > _TEXT else ''}"

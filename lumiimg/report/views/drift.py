@@ -1,4 +1,4 @@
-"""What `drift` answers: what an update of a machine does to images, and what became of nodes."""
+"""Answers of `drift`: what an update of a machine does to images, and how nodes changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_ONE_KIND = "take both snapshots on nodes of one kind: of one partition, with
 
 
 def drift_document(result: DriftResult) -> Document:
-    """Return what `drift` says of each image, the worst before the others."""
+    """Return the answer of `drift` for each image, the worst first."""
     drift = result.drift
     images = (*_items(result.images), *image_items(ImageAnswers.from_answers(result.unread)))
     return Document(
@@ -72,7 +72,7 @@ def _kinds(drift: Drift) -> Iterator[Item]:
 
 
 def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
-    """Yield images of one fate together, the worst first."""
+    """Yield images with the same fate together, the worst first."""
     for _, alike in itertools.groupby(sorted(images, key=_alike), _alike):
         same = list(alike)
         image, names = same[0], tuple(each.image for each in same)
@@ -91,7 +91,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
 
 
 def _alike(image: ImageDrift) -> tuple[object, ...]:
-    """Return what images have in common that are shown together; the worst sorts first."""
+    """Return the key of images that are shown together; the worst sorts first."""
     return list(Fate).index(image.fate), _fate(image), tuple(_reasons(image)), image.notes
 
 
@@ -102,7 +102,7 @@ def _fate(image: ImageDrift) -> str:
 
 
 def _findings(image: ImageDrift) -> tuple[Finding, ...]:
-    """Return the findings that make it what it is."""
+    """Return the findings that determine the image's fate."""
     if image.fate in {Fate.BREAKS, Fate.BROKEN_BEFORE}:
         return image.refused
     is_open = image.fate in {Fate.UNKNOWN, Fate.STALE_BINDS}
@@ -110,7 +110,7 @@ def _findings(image: ImageDrift) -> tuple[Finding, ...]:
 
 
 def _reasons(image: ImageDrift) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield why it is as it is, each with what stands behind it."""
+    """Yield the reasons for the image's fate, each with its evidence."""
     for found in _findings(image):
         chain = (" -> ".join(found.chain),) if found.chain else ()
         yield f"{found.summary}  [{found.id}]", (*found.evidence, *chain)
@@ -141,7 +141,7 @@ _CHANGES = {
 
 
 def nodes_drift_document(result: NodesDrift) -> Document:
-    """Return what `drift` says of two reports of nodes, the worst before the others."""
+    """Return the answer of `drift` for two reports on nodes, the worst first."""
     different = " and ".join(result.images) if len(result.images) > 1 else ""
     return Document(
         command="drift",

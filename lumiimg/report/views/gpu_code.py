@@ -1,4 +1,4 @@
-"""What `show --gpu` answers: for which GPUs an image has code, as a table to be pasted."""
+"""Answer of `show --gpu`: the GPUs for which an image has code, as a table for pasting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def gpu_code_document(found: ImageGpuCode) -> Document:
-    """Return for which GPUs an image has code, and whether the one that was asked about takes it."""
+    """Return the GPUs for which an image has code, and whether the requested one can run it."""
     lost = (Item(Severity.UNKNOWN, f"{one.path}: cannot be read: {one.why}") for one in found.code.unreadable)
     table = Lines(tuple(_table(found)) if found.code.files else (), is_pasted=True)
     return Document(
@@ -34,7 +34,7 @@ def gpu_code_document(found: ImageGpuCode) -> Document:
 
 
 def _sentence(found: ImageGpuCode) -> str:
-    """Return how much there is, and how much of it runs."""
+    """Return how much GPU code there is, and how much of it runs."""
     files = found.code.files
     if not files:
         return "no GPU code that can be read" if found.code.unreadable else "no GPU code of AMD's"
@@ -45,7 +45,7 @@ def _sentence(found: ImageGpuCode) -> str:
 
 
 def _table(found: ImageGpuCode) -> Iterator[str]:
-    """Yield the lines of a table in Markdown; files that are alike share a row."""
+    """Yield the lines of a Markdown table; equivalent files share a row."""
     processors = processors_of(found.code.files)
     rows = [["component", *([f"runs on {found.gpu.processor}"] if found.gpu else []), *processors, "where"]]
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -62,7 +62,7 @@ def _table(found: ImageGpuCode) -> Iterator[str]:
 
 
 def _modes_of(file: CodeFile, processor: str) -> str:
-    """Return in which modes a file has code for a processor, and in how many of its bundles where not in each."""
+    """Return the modes in which a file has code for a processor, and in how many of its bundles if not in all."""
     modes = [":".join(target.modes) or "any" for target in file.targets if target.processor == processor]
     if not modes:
         return ""

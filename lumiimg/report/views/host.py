@@ -1,4 +1,4 @@
-"""What `host scan` answers: what was found, by which way, and what could not be seen from here."""
+"""Answer of `host scan`: what was found, and how, and what could not be seen from here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ERRORS_SHOWN = 3
 
 
 def snapshot_document(snapshot: Snapshot, written: Path | None) -> Document:
-    """Return a snapshot for a person; `written` is the file that it went to."""
+    """Return a snapshot for people; `written` is the file that it was written to."""
     files = HostFiles(snapshot)
     fabric = files.fabric
     total = size(sum(library.size_bytes for library in snapshot.libraries))

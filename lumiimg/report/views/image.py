@@ -1,4 +1,4 @@
-"""What `show image.sif` answers: what an image says about how it was made. And in which files two images differ."""
+"""Answers of `show image.sif`, which is an image's own record of how it was made, and of `diff`: differing files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _MOST = 100
-"""Rows of what an image says of itself, which may be anybody's."""
+"""Maximum number of rows of an image's own record, which anybody may have written."""
 _MAX_LETTERS = 500
 
 
 def record_document(record: ImageRecord) -> Document:
-    """Return what an image says. Raises BadInputError where what it says is damaged."""
+    """Return an image's own record of how it was made. Raises BadInputError if the record is damaged."""
     plan, manifest = record.plan, record.bind_manifest
     again = ["lumiimg", "rebuild", as_operand(record.image), "-o", "new.sif"]
     given = " --base FILE" if plan.base.image is not None and plan.base.agent in LOCAL_AGENTS else ""
@@ -47,7 +47,7 @@ def record_document(record: ImageRecord) -> Document:
 
 
 def differences_document(found: ImageDiff) -> Document:
-    """Return in which files two images differ."""
+    """Return the answer about the files in which two images differ."""
     files = found.files
     sentence = "no difference: the same files, modes, owners, content, links, devices, extended attributes and times"
     if files:
@@ -56,13 +56,13 @@ def differences_document(found: ImageDiff) -> Document:
 
 
 def difference_lines(differences: Sequence[FileDifference]) -> Section:
-    """Return the files that differ."""
+    """Return the section of files that differ."""
     lines = tuple(f"{one.path}: {one.what}" for one in differences)
     return Section("Files that differ", (Lines(lines),))
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> Facts:
-    """Return the first of many rows."""
+    """Return the rows as facts, limited to the first ones."""
     found = list(rows)
     more = [("", f"{len(found) - _MOST} more; --json has all")] if len(found) > _MOST else []
     return Facts((*found[:_MOST], *more))
@@ -98,9 +98,9 @@ def _bill_rows(record: ImageRecord) -> Iterator[tuple[str, str]]:
 
 
 def _objects(record: ImageRecord, document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """Return the objects of a list, or the one that is not a list; nothing where there is none.
+    """Return the objects in a list, or a single object that is not in a list; nothing if there is none.
 
-    Raises BadInputError for anything else: what an image says may be anybody's.
+    Raises BadInputError for anything else: anybody may have written the record.
     """
     value = document.get(key)
     found = [] if value is None else value if isinstance(value, list) else [value]
@@ -114,7 +114,7 @@ def _word(value: object) -> str:
 
 
 def _manifest(manifest: BindManifest) -> Section:
-    """Return what is bound into the image on the node that it was built for, or why nothing is."""
+    """Return what is bound into the image on the node for which it was built, or why nothing is."""
     title = f"bind manifest: fabric {manifest.fabric.value}, made for {manifest.machine or 'a node'}"
     return Section(title, (_facts(_manifest_rows(manifest)),), is_headed=True)
 

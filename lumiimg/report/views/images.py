@@ -1,4 +1,4 @@
-"""What a command answers for several images or jobs: equal fates together, the worst first."""
+"""Answer of a command for several images or jobs: equal results together, the worst first."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from lumiimg.check.images import ImageAnswer, ImageAnswers
 
 _LONGEST = 800
-"""Characters of a command that names all images of one fate: ten lines of a terminal."""
+"""Maximum length of a command that names all images with the same result: ten lines of a terminal."""
 _FEW = 3
-"""Commands for the images of one fate."""
+"""Maximum number of commands for images with the same result."""
 _HERE = '"$(basename "$image" .sif)"'
 _OUTPUT = '"${image%.sif}"'
-"""How what a turn of a loop writes begins: by the name of the image, or beside it."""
+"""Beginning of the file name that each loop iteration writes: the image's name here, or its path without `.sif`."""
 _TAKE_SEVERAL = ("check", "explain")
 _NOT_WELL = frozenset({Severity.PROBLEM, Severity.UNKNOWN})
 
 
 def images_document(command: str, found: ImageAnswers) -> Document:
-    """Return what a command says of several images or jobs."""
+    """Return the answer of a command for several images or jobs."""
     items = tuple(image_items(found))
     return Document(
         command,
         count(len(found.answers), found.noun),
         found.sentence,
         severity_of(found.exit_code),
-        first_step(items) if found.noun == "image" else NO_ADVICE,  # a command for a job does not name it
+        first_step(items) if found.noun == "image" else NO_ADVICE,  # a command for a job does not name the job
         sections=(
             Section(f"The {found.noun}s", items),
             Section(f"{found.noun.capitalize()} by {found.noun}", (_table(found),), Shown.PAGE),
@@ -45,13 +45,13 @@ def images_document(command: str, found: ImageAnswers) -> Document:
 
 
 def first_step(items: Iterable[Item]) -> Advice:
-    """Return the first command that there is for images that are not well."""
+    """Return the first command among the remedies for images that are not well."""
     steps = (step for item in items if item.severity in _NOT_WELL for step in item.remedies if step.command)
     return next((Advice(next=step.command, where=step.where) for step in steps), NO_ADVICE)
 
 
 def image_items(found: ImageAnswers) -> Iterator[Item]:
-    """Yield images of one fate together, the worst first."""
+    """Yield images with the same result together, the worst first."""
     for same in found.alike:
         first = same[0]
         why, command = (None, None) if first.exit_code is ExitCode.GOOD else (first.advice.why, first.advice.next)
@@ -65,7 +65,7 @@ def image_items(found: ImageAnswers) -> Iterator[Item]:
 
 
 def _remedies(same: Sequence[ImageAnswer], command: str) -> tuple[Remedy, ...]:
-    """Return one command for all images of a fate, where there is one, else as few as do."""
+    """Return one command for all images with the same result if there is one, else as few as possible."""
     names = [shell_quote(as_operand(answer.image)) for answer in same]
     for verb in _TAKE_SEVERAL:
         one = f"lumiimg {verb} {names[0]} "
@@ -79,9 +79,9 @@ def _remedies(same: Sequence[ImageAnswer], command: str) -> tuple[Remedy, ...]:
 
 
 def loop_over_images(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
-    """Return the remedies of images that are alike: those that differ in the image's name alone as a loop of the shell.
+    """Return the remedies of similar images; those that differ only in the image's name become a shell loop.
 
-    Where they are more than a few, it is the first one's, and says so.
+    If there are more than a few, only the first one is returned, marked as such.
     """
     alike: dict[str, list[tuple[str, Remedy]]] = {}
     for image, remedy in zip(images, remedies, strict=True):
@@ -93,7 +93,7 @@ def loop_over_images(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple
 
 
 def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Remedy:
-    """Return one remedy for some images of a `number` that are alike; `body` is a turn of the loop, or the command."""
+    """Return one remedy for some of `number` similar images; `body` is the body of the loop, or the command."""
     images, first = [image for image, _ in same], same[0][1]
     names = " ".join(shell_quote(with_folder(image)) for image in images)
     if body == (first.command or "") or len(images) == 1:
@@ -114,7 +114,7 @@ def _for(which: str, remedy: Remedy) -> Remedy:
 
 
 def _are_new(turn: str, images: Sequence[str]) -> bool:
-    """Whether each turn of a loop writes a file of its own, that is not there and can be."""
+    """Return whether each loop iteration writes a file of its own that does not exist yet and can be created."""
     _, is_written, file = turn.partition(" -o ")
     if not is_written:
         return True
@@ -130,7 +130,7 @@ def _stem(image: str) -> str:
 
 
 def _in_loop(command: str, image: str) -> str:
-    """Return a command with `$image` for its image and a file of its own to write; empty: not that simple."""
+    """Return a command with `$image` for its image and an output file of its own; empty if it is not that simple."""
     words = shlex.split(command)
     places = [number for number, word in enumerate(words) if word in {image, with_folder(image)}]
     if shell_join(words) != command or len(places) != 1 or address_of(image):

@@ -1,4 +1,4 @@
-"""What `ldd` says: each file as a tree of what it loads, of many those that lack something."""
+"""Answer of `ldd`: each file as a tree of what it loads; of many files, those that lack something."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from lumiimg.host.ldd import Libraries
 
 _TREES = 3
-"""Files that have a tree each; of more only those that lack something are of interest."""
+"""Maximum number of files shown as trees; of more files, only those that lack something are of interest."""
 _MOST = 5
 
 
 def ldd_document(image: str, found: Libraries) -> Document:
-    """Return what `ldd` says."""
+    """Return the answer of `ldd`."""
     has_trees = len(found.files) <= _TREES
     errors = found.outcomes[0].errors if len(found.outcomes) == 1 else ()
     return Document(
@@ -56,9 +56,9 @@ def _tree(title: str, outcome: LoadResult) -> Section:
 
 
 def _needs(outcome: LoadResult, root: LoadedObject) -> tuple[Tree, ...]:
-    """Return the needs of an object as a tree; each library is expanded where it is met first.
+    """Return the dependencies of an object as a tree; each library is expanded where it appears first.
 
-    Without recursion: chains can be long.
+    Without recursion, because chains can be long.
     """
     by_path = {loaded.path: loaded for loaded in outcome.objects}
     shown: set[str] = set()
@@ -81,7 +81,7 @@ def _needs(outcome: LoadResult, root: LoadedObject) -> tuple[Tree, ...]:
 
 
 def _lists(found: Libraries) -> Iterator[Section]:
-    """Yield what is missing most often, and the files that lack something; with --verbose the others, too."""
+    """Yield what is missing most often, and the files that lack something; with --verbose, also the others."""
     yield Section("What is missing", _missing(found))
     bad, good = ([(path, one) for path, one in found.files.items() if one.ok is is_ok] for is_ok in (False, True))
     errors = ((path, "; ".join(outcome.errors).removeprefix(f"{path}: ")) for path, outcome in bad)
@@ -95,7 +95,7 @@ def _lists(found: Libraries) -> Iterator[Section]:
 
 
 def _missing(found: Libraries) -> Iterator[Paragraph]:
-    """Yield which libraries are missing most often."""
+    """Yield the libraries that are missing most often."""
     if found.missing.total() > _TREES:
         most = ", ".join(f"{name} ({times})" for name, times in found.missing.most_common(_MOST))
         yield Paragraph(f"missing most often: {most}")

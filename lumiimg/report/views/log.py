@@ -1,4 +1,4 @@
-"""What `log` answers: what ended the job, or which network it used; the lines that decide it, causes, the nodes."""
+"""Answer of `log`: what ended the job, or which network it used; the decisive lines, the causes, the nodes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from lumiimg.joblog import LogReport, VerdictGroup, Vocabulary
 
 _CAUSES = 3
-"""That a terminal shows without --verbose."""
+"""Maximum number of causes that a terminal shows without --verbose."""
 
 
 def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
-    """Return what the log `names` says of its job."""
+    """Return what the log in the files `names` shows about its job."""
     report, measured = answer.report, answer.findings
     is_end = report.ended.leads
     variables = tuple(f"{name}={value}" for name, value in report.environment.items())
@@ -66,7 +66,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
 
 
 def _extent(report: LogReport, sentence: str) -> str:
-    """Return what a sentence does not say: how many nodes used which network, or how many ranks and nodes say one."""
+    """Return what the sentence omits: how many nodes used which network, or how many ranks and nodes reported one."""
     nodes: Counter[str] = Counter()
     for group in report.nodes:
         nodes[group.verdict.value] += len(group.nodes)
@@ -78,7 +78,7 @@ def _extent(report: LogReport, sentence: str) -> str:
 
 
 def _summary(report: LogReport) -> Iterator[str]:
-    """Yield what the answer is about, what was used, and how, in a few lines."""
+    """Yield the scope of the answer, what was used, and how, in a few lines."""
     if report.stall and report.stall.reason not in report.headline:
         yield f"the stall began with {report.stall.who}, which {report.stall.reason}"
     if report.runs > 1:
@@ -91,7 +91,7 @@ def _summary(report: LogReport) -> Iterator[str]:
 
 
 def signatures_document(known: Vocabulary) -> Document:
-    """Return the messages that the log reader knows."""
+    """Return the list of messages that the log reader knows."""
     items = (
         Item(
             Severity.INFO,
@@ -117,8 +117,8 @@ def _network(report: LogReport) -> Item:
 
 
 def _causes(report: LogReport) -> Iterator[Item]:
-    """Yield causes, the likeliest first: of a job that went well, or that something else ended, notes."""
-    # on one node a plugin that is not there is no reason to worry
+    """Yield the causes, most likely first; only as notes if the job went well or something else ended it."""
+    # on one node, a missing plugin is nothing to worry about
     is_end = report.ended.leads
     shown = 1 if is_end or report.single_node else _CAUSES
     is_good = report.severity is Severity.OK

@@ -1,4 +1,4 @@
-"""What `job`, `module` and `venv` answer: what was made for an image, what it does not do, and what to type next."""
+"""Answers of `job`, `module` and `venv`: what was made for an image, what it does not do, and what to type next."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _OF_JOB = {
     "$MASTER_ADDR": "NODE",
     '"$LUMIIMG_JOB/vllm.key"': "lumiimg-JOBID/vllm.key",
 }
-"""The note for the variables of a script."""
+"""Names shown in place of the variables of a script."""
 
 
 def job_document(plan: JobPlan, script: Path) -> Document:
-    """Return what is said where the script is in a file: what cures it comes before its submission."""
+    """Return the answer for a script in a file; if there are obstacles, their remedy comes before submitting it."""
     command = f"{plan.scheduler.submit} {shlex.quote(str(script))}"
     is_slurm = plan.scheduler.name == "Slurm"
     where = "with your project in SBATCH_ACCOUNT" if is_slurm else "with -A and your project"
@@ -46,7 +46,7 @@ def job_document(plan: JobPlan, script: Path) -> Document:
 
 
 def notes_of_job(plan: JobPlan) -> Iterator[Item]:
-    """Yield what to know of the job."""
+    """Yield the notes about the job."""
     clients = [_as_typed(client) for client in plan.clients]
     for note in plan.notes:
         is_of_server = plan.serving is not None and note == plan.serving.note
@@ -56,7 +56,7 @@ def notes_of_job(plan: JobPlan) -> Iterator[Item]:
 
 
 def _as_typed(client: Remedy) -> Remedy:
-    """Return a command with names in the place of what only the job knows."""
+    """Return a command with names in place of values that only the job knows."""
     command = client.command or ""
     for variable, name in _OF_JOB.items():
         command = command.replace(variable, name)
@@ -64,7 +64,7 @@ def _as_typed(client: Remedy) -> Remedy:
 
 
 def module_document(module: ImageModule) -> Document:
-    """Return what a module does, and how it is loaded."""
+    """Return the answer that a module was written: what it does, and how to load it."""
     facts = [("commands", ", ".join(module.commands) or "none that lumiimg knows"), ("binds", _binds(module))]
     facts.append(("set by the module", ", ".join(item.name for item in module.by_module)))
     facts.append(("set by the wrappers, for each rank", ", ".join(item.name for item in module.by_wrappers)))
@@ -98,7 +98,7 @@ def _binds(module: ImageModule) -> str:
 
 
 def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
-    """Return what was made over an image, both as they were named."""
+    """Return the answer that a venv was made over an image; both are named as the user named them."""
     record, doubt = made.record, made.doubt
     stays = f"its torch {record.torch} stays" if record.torch else "its packages stay"
     instead = (f"replacing the image's {name} {was}" for name, was in record.replaces.items())

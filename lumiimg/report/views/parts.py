@@ -1,4 +1,4 @@
-"""Parts that several answers have: findings as items, the fabric path step by step, bandwidth by message size."""
+"""Parts that several answers share: findings as items, the fabric path step by step, bandwidth by message size."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 PATH = "The path to the fast network"
 _ALWAYS = frozenset({"image", "gpu", "program"})
-"""Of no weight for the network, and jobs meet it."""
+"""Families of findings that are always shown: they do not affect the network, but they affect jobs."""
 
 
 def finding_items(findings: Iterable[Finding], of: str = "", *, is_green: bool = False) -> Iterator[Item]:
-    """Yield an item for each finding; one that bears on the answer is a case for CI, too, with where it is `of`.
+    """Yield an item for each finding; one that affects the answer is also a case for CI, whose name ends with `of`.
 
-    Beside an answer that `is_green` an open question is none for CI: a higher level has answered what counts.
+    If the answer `is_green`, CI does not count an open question: a higher level has answered what matters.
     """
     for finding in findings:
         is_weighty = finding.level is Level.RUN or finding.family in _ALWAYS
@@ -51,7 +51,7 @@ def path_steps(steps: Sequence[Step], of: str = "") -> PathSteps:
 
 
 def bandwidth_section(measured: Sequence[Measurement], site: Site | None, nodes: int | None) -> Section:
-    """Return the curve and the table of each measurement of several sizes; `nodes` are those of the job."""
+    """Return the curve and the table of each measurement of several sizes; `nodes` is the node count of the job."""
     blocks = (block for one in measured if len(one.points) > 1 for block in _blocks(one, site, nodes))
     return Section("Bandwidth by message size", blocks, Shown.PAGE)
 

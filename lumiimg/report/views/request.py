@@ -1,4 +1,4 @@
-"""What `explain` answers for a request, and what `build --dry-run` plans: what is chosen, by which rule, or why not."""
+"""Answers of `explain` for a request and of `build --dry-run`: what is chosen, by which rule, or why not."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from lumiimg.resolve.stack import ReleasedLayer
 
 _NAMED = 3
-"""Names of a line."""
+"""Maximum number of names in a line."""
 _TELLING_BYTES = 1 << 30
-"""Less than that of the parts that are known says nothing of a whole."""
+"""If the parts that are known are smaller than this in total, they say nothing about the whole."""
 
 
 def request_document(found: ExplainedRequest) -> Document:
-    """Return what `explain --base … --add …` says."""
+    """Return the answer of `explain --base … --add …`."""
     plan = found.plan
     rules = worst_first(plan.rules)
     compared = tuple(Row((rule.id, rule.need, rule.have), rule.outcome.severity) for rule in rules)
@@ -68,7 +68,7 @@ def request_document(found: ExplainedRequest) -> Document:
 
 
 def bases_document(found: PossibleBases) -> Document:
-    """Return on which bases a request for layers alone can be met."""
+    """Return the bases on which a request that names only layers can be met."""
     plans = ((plan.base.name, plan.outcome) for plan in found.bases)
     return Document(
         "explain",
@@ -81,7 +81,7 @@ def bases_document(found: PossibleBases) -> Document:
 
 
 def plan_document(plan: BuildPlan) -> Document:
-    """Return what `build --dry-run` says."""
+    """Return the answer of `build --dry-run`."""
     lock = plan.plan
     bootstrap = lock.bootstrap
     base = f"{bootstrap.agent} {bootstrap.origin} ({bootstrap.because}; {lock.base.status})"
@@ -105,7 +105,7 @@ def plan_document(plan: BuildPlan) -> Document:
 
 
 def cost_lines(cost: BuildCost) -> Iterator[str]:
-    """Yield what a build costs in a line, what is free in another, and what does not fit."""
+    """Yield one line with the cost of a build, one with the free space, and one if it does not fit."""
     parts = cost.parts
     unknown = [part.title for part in parts if part.size_bytes is None]
     amounts = [
@@ -136,7 +136,7 @@ def cost_lines(cost: BuildCost) -> Iterator[str]:
 
 
 def time_lines(stack: Sequence[ReleasedLayer], asked: Request, cost: BuildCost | None) -> Iterator[str]:
-    """Yield of each layer that can take hours whether it does, and why: the ledger's time, else the class of it."""
+    """Yield whether each layer that can take hours will, and why: with the known time, else a rough class."""
     base, *layers = stack
     known = {part.title: rough_duration(part.seconds) for part in (cost.parts if cost else ()) if part.seconds}
     torches = [one.name for one in layers if "torch" in one.layer.provides and one.name in asked.unpinned]
@@ -161,15 +161,15 @@ def _amount(whole: float | None, parts: Sequence[float | None], words: Callable[
 
 
 def doubts_section(lock: Lock) -> Section:
-    """Return what was never built, what the compatibility rules warn of, and what they could not decide."""
+    """Return what was never built, what the compatibility rules warn about, and what they could not decide."""
     rules = (Item(Severity.UNKNOWN, f"{rule.outcome.word}{rule.because}", tag=rule.id) for rule in lock.doubts)
     return Section("What is not certain", (*_never_built(lock.stack), *rules))
 
 
 def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
-    """Yield what of a base and layers was never built.
+    """Yield which parts of a base and layers were never built.
 
-    It speaks of what comes with lumiimg. Of a layer of the user's own, and of an image, the user knows more.
+    Only layers shipped with lumiimg are considered: about their own layers, and about an image, users know more.
     """
     parts = []
     for reach in REACHES[: REACHES.index("built")]:
@@ -181,7 +181,7 @@ def _never_built(stack: Sequence[ReleasedLayer]) -> Iterator[Item]:
 
 
 def stack_table(stack: Sequence[ReleasedLayer]) -> Table:
-    """Return a base and its layers in their order."""
+    """Return the table of a base and its layers, in order."""
     rows = (Row((one.name, one.version or "", one.status)) for one in stack)
     return Table(("layer", "release", "status"), tuple(rows), LEGEND)
 
@@ -202,7 +202,7 @@ def _rule(rule: RuleResult) -> Item:
 
 
 def _of_jobs(plan: Plan) -> tuple[Lines, Facts]:
-    """Return what jobs with such an image want, and why."""
+    """Return the variables that jobs with such an image need, and why."""
     exports = (f"export {item.name}={item.value}{item.nodes.note}" for item in plan.environment)
     because = ((item.name, f"{item.because} ({item.source})") for item in plan.environment)
     return Lines(tuple(exports)), Facts(tuple(because))

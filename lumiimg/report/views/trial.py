@@ -1,4 +1,4 @@
-"""What `trial` answers: what would be done and what it costs; then claims beside facts, the differences first."""
+"""Answers of `trial`: what would be done and at what cost; then claims compared with facts, differences first."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OUTCOMES = {
     ClaimOutcome.UNPREDICTED: (Severity.INFO, "Measured, without a verdict"),
     ClaimOutcome.UNMEASURED: (Severity.UNKNOWN, "Not measured"),
 }
-"""How each is marked, and the title above it, in their order."""
+"""Severity and title of each outcome, in display order."""
 
 
 def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
-    """Return what would be done, and what does it."""
+    """Return what would be done, and which command does it."""
     of = f"{plan.site} and {count(len(plan.images), 'image')}" if plan.images else plan.site
     work = f"{count(len(plan.steps), 'step')}, about {usual_minutes(plan.steps, plan.nodes)} node minutes"
     steps = (
@@ -40,7 +40,7 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
 
 
 def trial_document(report: TrialReport, folder: str) -> Document:
-    """Return claims beside facts; `folder` is that of the trial."""
+    """Return the claims compared with the facts; `folder` is the folder of the trial."""
     shared = f"to share: {folder}/trial.json, which names no person, project, node or folder. Nothing was sent"
     not_real = f"not a real machine ({report.stand_in}): this says nothing about {report.site}"
     took = f"{report.node_minutes:g} of {report.node_minutes_most} node minutes, planned {report.made[:10]}"
@@ -75,7 +75,7 @@ def _section(report: TrialReport, outcome: ClaimOutcome) -> Section:
 
 
 def _claim(row: ReportRow) -> str:
-    """Return a claim with what came of it."""
+    """Return a claim with its outcome."""
     if row.outcome is ClaimOutcome.SAME:
         return f"{row.about}: {row.measured}"
     if row.outcome is ClaimOutcome.UNPREDICTED:
