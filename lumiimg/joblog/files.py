@@ -140,7 +140,7 @@ def _in_folder(folder: str, warn: Warn) -> list[str]:
     if not files:
         raise BadInputError(f"no log in this folder{', except those with bzip2' if packed else ''}", where=folder)
     if packed:
-        warn(f"{packed[0]} {_BZIP2} and not read" + f", as {len(packed) - 1} more" * (len(packed) > 1))
+        warn(f"{packed[0]} {_BZIP2} and not read" + f", as are {len(packed) - 1} more" * (len(packed) > 1))
     return files
 
 
@@ -352,7 +352,7 @@ class Tail:
                 self._inode = status.st_ino
                 head = stream.peek(HEAD_BYTES)
                 if _fault(head) or is_pickle(head) or _packing(head):
-                    raise BadInputError("is not text", where=self.file, hint="leave --follow out")
+                    raise BadInputError("is not text", where=self.file, hint="omit --follow")
                 stream.seek(self._offset)
                 while block := stream.read1(BLOCK_BYTES):
                     self._offset += len(block)

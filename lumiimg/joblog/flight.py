@@ -182,7 +182,7 @@ class FlightDump:
 def parsed(data: bytes, file: str) -> FlightDump:
     """Return the parsed dump; raises BadInputError if the bytes are not a dump."""
     if len(data) > DUMP_LIMIT_BYTES:
-        raise BadInputError(f"is a dump of more than {DUMP_LIMIT_BYTES >> 20} MiB", where=file)
+        raise BadInputError(f"is a dump larger than {DUMP_LIMIT_BYTES >> 20} MiB", where=file)
     try:
         value = _Unpickler(io.BytesIO(data)).load() if is_pickle(data) else json.loads(data)
     except _ERRORS as error:
@@ -319,7 +319,7 @@ def _behind(group: str, of: dict[int, GroupSeen]) -> Stall | None:
     ranks = [rank for rank, seen in of.items() if seen.enqueued == least]
     waiting = next((seen.calls[least + 1] for seen in of.values() if least + 1 in seen.calls), "")
     what = f", {waiting}" if waiting else ""
-    reason = f"did not begin collective {least + 1} of process group {group}{what}, as the others did"
+    reason = f"did not begin collective {least + 1} of process group {group}{what}, although the others did"
     return Stall(rank_ranges(ranks), reason)
 
 
@@ -361,5 +361,5 @@ def _silent(ranked: dict[int, FlightDump]) -> Stall | None:
     everyone = {rank for dump in ranked.values() for members in dump.members.values() for rank in members}
     missing = everyone - ranked.keys()
     if ranked and missing and 2 * len(missing) <= len(everyone):
-        return Stall(rank_ranges(missing), "wrote no dump of the flight recorder, as the others did")
+        return Stall(rank_ranges(missing), "wrote no dump of the flight recorder, although the others did")
     return None

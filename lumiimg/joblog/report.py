@@ -345,7 +345,7 @@ class LogReport:
         """Which network the job used, in one line."""
         failed = "; then a transfer or a collective failed" if self.failed_running and not self.ended.leads else ""
         if self.nothing_crossed:
-            unsure = "; what other nodes did it does not show" if self.other_nodes_silent else ""
+            unsure = "; the log does not show what other nodes did" if self.other_nodes_silent else ""
             return f"{self.verdict.value}: {SENTENCES[Verdict.INTRA_NODE_ONLY]}{failed}{unsure}"
         sentence = SENTENCES[self.verdict]
         if severity_of(self.verdict, self.provider, self.confidence) is Severity.UNKNOWN:

@@ -74,7 +74,7 @@ SENTENCES = {
     Verdict.IB: "the traffic went over InfiniBand or RoCE verbs",
     Verdict.PLUGIN_MISSING: "the net plugin was not found; the log ends before a network is chosen",
     Verdict.PLUGIN_LOAD_ERROR: "the net plugin could not be loaded",
-    Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded and failed to start",
+    Verdict.PLUGIN_INIT_ERROR: "the net plugin, or the provider under it, was loaded but failed to start",
     Verdict.INTRA_NODE_ONLY: "nothing crossed a network: each communicator stays on one node",
     Verdict.NONE: "the log does not show the network",
     Verdict.MIXED: "ranks used different networks",

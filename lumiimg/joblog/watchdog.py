@@ -84,7 +84,7 @@ def _silent(waited: Sequence[Match], ranks: Sequence[RankResult], seen: Coverage
         everyone = set(range(of_ranks))
     missing = everyone - waiting
     if waiting and missing and 2 * len(missing) <= len(everyone):
-        return Stall(rank_ranges(missing), "never reported that a collective timed out, as the others did")
+        return Stall(rank_ranges(missing), "never reported that a collective timed out, although the others did")
     return None
 
 

@@ -266,4 +266,4 @@ def test_a_log_that_is_packed_with_bzip2_is_named_and_not_read(tmp_path: Path) -
     (tmp_path / "job.out").write_bytes(SOCKET)
     reported: list[str] = []
     assert read_log([str(tmp_path)], reported.append).verdict == "socket"
-    assert reported == [f"{logs[0]} is compressed with bzip2 and not read, as 2 more"]
+    assert reported == [f"{logs[0]} is compressed with bzip2 and not read, as are 2 more"]

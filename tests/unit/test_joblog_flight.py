@@ -41,7 +41,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_the_call(suffix: str, l
     answer = json.loads(capsys.readouterr().out)
     assert answer["stall"] == {
         "ranks": "2",
-        "reason": f"did not begin collective 7 of process group 0 (default_pg), gloo:all_reduce{line}, as the others did",
+        "reason": f"did not begin collective 7 of process group 0 (default_pg), gloo:all_reduce{line}, although the others did",
         "differs": False,
     }
     by_rank = {(one["rank"], one["group"]): one for one in answer["progress"]}
@@ -100,9 +100,9 @@ def test_the_rank_that_differs_never_began_or_wrote_no_dump_is_named() -> None:
     waiting = [_dump(rank, reduce, done=0, members=ranks) for rank in (0, 1)]
     assert stall_of(*waiting, _dump(2, done=0, members=ranks)) == (
         "2",
-        "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, as the others did",
+        "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, although the others did",
     )
-    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
+    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, although the others did")
     # a job that goes on has no stall, nor one in which ranks asked for more or less behind the call that hangs
     assert stall_of(*(_dump(rank, *[reduce] * 9, done=5, begun=9 + rank) for rank in range(3))) is None
     assert stall_of(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
