@@ -283,7 +283,7 @@ def _tree(tree: Tree) -> Iterator[ET.Element]:
         return made
 
     yield element("ul", branch(tree, 0), class_="tree")
-    yield from _left_out(cut, "branches, with all that grows out of them")
+    yield from _left_out(cut, "branches, with everything below them")
 
 
 def _meter(meter: Meter) -> ET.Element:

@@ -270,7 +270,7 @@ def test_a_tag_that_the_catalogue_lacks_leads_to_the_base_of_its_version(
     assert "lumiimg explain --base rocm-6.2.4 --add vllm==0.10.1 --add transformers" in capsys.readouterr().out
     assert main(["draft", str(file), "-o", str(tmp_path / "mine")]) == ExitCode.GOOD
     text = unwrapped(capsys.readouterr().out)
-    assert "the layer vllm brings part of it (line 2): remove that part and use --add vllm==0.10.1" in text
+    assert "the layer vllm provides part of it (line 2): remove that part and use --add vllm==0.10.1" in text
     for tag, near in (("6.9-complete", "rocm-6.4.4"), ("7.0.2-complete", "rocm-7.0"), ("latest", "rocm-10.0.0")):
         file.write_text(f"FROM rocm/dev-ubuntu-24.04:{tag}\nRUN pip install vllm\n")
         assert printed_json(capsys, str(file))["base"]["near"][0] == near, tag

@@ -239,7 +239,7 @@ def test_an_excerpt_and_two_runs_are_reported_in_the_text_and_on_the_page(tmp_pa
     log, page = tmp_path / "job.out", tmp_path / "job.html"
     again = [line.replace(":10", ":20") for line in job("cxi", 0, 3)]
     excerpt = "an excerpt: no relevant line names its process"
-    runs = "the log holds 2 runs; this is about the last one, from line 14 on"
+    runs = "the log contains 2 runs; this is about the last one, from line 14 on"
     for lines, code, messages in (
         (["NCCL INFO Using network Socket"], ExitCode.NO, {excerpt}),
         (job("tcp", 0), ExitCode.NO, set()),

@@ -117,7 +117,7 @@ def _releases(shown: ShownLayer) -> Iterator[tuple[str, str]]:
         release = one.release
         needs = f": on {', '.join(map(str, release.requires))}" if release.requires else ""
         brings = _versions({name: version for name, version in release.has.items() if name != layer.name})
-        yield "release", f"{release.version} ({one.status}){needs}{f'; brings {brings}' if brings else ''}"
+        yield "release", f"{release.version} ({one.status}){needs}{f'; includes {brings}' if brings else ''}"
         yield from _tried(layer, release)
     if (rule := layer.unlisted) is not None:
         projects = f"{', '.join(rule.projects)} {rule.range}"

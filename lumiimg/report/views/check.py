@@ -147,7 +147,7 @@ def account_section(account: GpuAccount | None) -> Section:
     if account is None:
         return Section("GPU code", ())
     rows = map(_row, account.parts)
-    caption = f"Whether {account.gpu}, the GPU of {account.machine}, takes the code of each component"
+    caption = f"Whether {account.gpu}, the GPU of {account.machine}, can run the code of each component"
     table = Table(("component", account.processor, "why", "where"), tuple(rows), caption)
     return Section("GPU code", (table,), Shown.PAGE)
 

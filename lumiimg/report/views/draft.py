@@ -35,7 +35,7 @@ def draft_document(draft: Draft) -> Document:
         advice=draft.advice,
         sections=(
             Section("Base", _base(draft), is_headed=True),
-            facts_section("Layers that bring what is in it", known, is_headed=True),
+            facts_section("Layers that provide what is in it", known, is_headed=True),
             facts_section("Arguments", _arguments(draft), is_headed=True),
             facts_section("Steps", _steps(draft), is_headed=True),
             Section("Not carried over", _left_out(draft), is_headed=True),
@@ -96,7 +96,7 @@ def _to_do(draft: Draft) -> Iterator[Item]:
     for name in draft.layers:
         layer = name.partition("==")[0]
         where = _lines(known.line for known in draft.known if known.layer == layer)
-        text = f"the layer {layer} brings part of it ({where}): remove that part and use --add {name}"
+        text = f"the layer {layer} provides part of it ({where}): remove that part and use --add {name}"
         yield Item(Severity.UNKNOWN, text)
     yield from (one for one in _left_out(draft) if one.severity is Severity.PROBLEM)
 

@@ -64,7 +64,7 @@ def _node(drift: Drift, snapshot: Snapshot) -> str:
 
 def _kinds(drift: Drift) -> Iterator[Item]:
     if drift.kinds:
-        shows = "what differs shows two kinds of nodes"
+        shows = "the differences show two kinds of nodes"
         yield Item(Severity.UNKNOWN, shows, notes=drift.kinds, remedies=(Remedy(_OF_ONE_KIND),))
 
 
@@ -122,7 +122,7 @@ def _reasons(image: ImageDrift) -> Iterator[tuple[str, tuple[str, ...]]]:
     if image.fate is Fate.STALE_BINDS:
         saved = image.saved_binds
         for path in saved.gone:
-            text = f"names {path}, not in today's snapshot: the engine goes past it with a warning, or does not start"
+            text = f"names {path}, not in today's snapshot: the engine skips it with a warning, or does not start"
             yield text, ()
         yield from ((f"lacks {target}, which the engine hides now", ()) for target in saved.lack)
         if saved.refusal is not None and not saved.gone:

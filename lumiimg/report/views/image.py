@@ -90,7 +90,7 @@ def _bill_rows(record: ImageRecord) -> Iterator[tuple[str, str]]:
     if kinds:
         names = (("deb", "Debian package"), ("pypi", "Python distribution"), ("generic", "source"))
         found = ", ".join(count(kinds[kind], name) for kind, name in names if kind in kinds) or "nothing that is known"
-        yield "holds", f"{found} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)"
+        yield "contains", f"{found} (CycloneDX: --json, or /.lumiimg/{SBOM} in it)"
     for metadata in _objects(record, bill, "metadata"):
         properties = _objects(record, metadata, "properties")
         unknown = [one.get("value") for one in properties if one.get("name") == INCOMPLETE]

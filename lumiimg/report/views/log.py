@@ -56,7 +56,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.coverage.of_nodes),
             Section(PATH, (path_steps(job_path(report), _of_nodes(report)),), Shown.PAGE),
-            Section("How far each rank came", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
+            Section("How far each rank got", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
             Section("Variables in the log", (Lines(variables),), Shown.VERBOSE),
         ),
@@ -82,7 +82,7 @@ def _summary(report: LogReport) -> Iterator[str]:
     if report.stall and report.stall.reason not in report.headline:
         yield f"the stall began with {report.stall.who}, which {report.stall.reason}"
     if report.runs > 1:
-        yield f"the log holds {report.runs} runs; this is about the last one, from line {report.first_line} on"
+        yield f"the log contains {report.runs} runs; this is about the last one, from line {report.first_line} on"
     if report.excerpt:
         yield "an excerpt: no relevant line names its process, so it proves nothing by itself"
     used = [f"{part.name} {part.version}" for part in (report.library, report.plugin) if part is not None]

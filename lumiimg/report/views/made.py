@@ -105,7 +105,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", unused("job.sh"))
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
     doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not checked"),) if doubt else ()
-    about = f"for Python {record.python} of this image alone; nothing was imported"
+    about = f"only for Python {record.python} of this image; nothing was imported"
     return Document(
         "venv",
         str(output),

@@ -34,7 +34,7 @@ def trial_plan_document(plan: TrialPlan, advice: Advice) -> Document:
         of,
         f"trial of {of} on {count(plan.nodes, 'node')}: {work}, never more than {plan.node_minutes}",
         advice=advice,
-        summary=(f"written down: {count(len(plan.claims), 'claim')}, each with its source; a job tries them",),
+        summary=(f"recorded: {count(len(plan.claims), 'claim')}, each with its source; a job tries them",),
         sections=(Section("Steps", steps, is_headed=True),),
     )
 
