@@ -1,4 +1,4 @@
-"""Documents as the views make them, written by hand: each kind of block, with words as long as real ones."""
+"""Hand-written documents like those that the views make: every kind of block, with texts of realistic length."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ DOCUMENTS = {"check": CHECK, "log": LOG, "explain": EXPLAIN}
 
 
 def spoiled(value: Any, text: str) -> Any:
-    """A document all of whose text is this."""
+    """Return a copy of a document with this text in place of all its texts."""
     if isinstance(value, Remedy):
         return Remedy(text, value.command and f"{text} command", text)
     if isinstance(value, str):

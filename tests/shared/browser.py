@@ -1,6 +1,6 @@
-"""A headless Chromium, driven over a pipe by its DevTools protocol: what a page shows, asks for and complains of.
+"""A headless Chromium, driven over a pipe by the DevTools protocol: what a page shows, requests and complains about.
 
-No library is needed for that: messages are JSON with a zero byte behind each (`--remote-debugging-pipe`).
+No library is needed: each message is JSON followed by a zero byte (`--remote-debugging-pipe`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def program() -> str | None:
 
 @dataclass
 class Browser:
-    """A page in a browser."""
+    """A browser with one open page."""
 
     to: int
     back: int
@@ -66,7 +66,7 @@ class Browser:
         return message
 
     def open(self, page: Path, *, width: int = 1200, dark: bool = False, printed: bool = False) -> None:
-        """Load a page anew, in a window of so many pixels."""
+        """Load a page afresh, in a window `width` pixels wide."""
         self.events.clear()
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media="print" if printed else "", features=features)
@@ -85,11 +85,11 @@ class Browser:
         return answer["result"].get("value")
 
     def complaints(self) -> list[dict[str, Any]]:
-        """What the console says."""
+        """Return the messages of the console."""
         return [event["params"] for event in self.events if event.get("method") in _COMPLAINTS]
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for, the page's own among them."""
+        """Return the addresses that were requested, including that of the page itself."""
         return [
             event["params"]["request"]["url"]
             for event in self.events
@@ -100,7 +100,7 @@ class Browser:
         return [event["params"] for event in self.events if event.get("method") == "Page.javascriptDialogOpening"]
 
     def screenshot(self, path: Path, *, height: int | None = None, scale: float = 1.0) -> None:
-        """Write what the page shows, all of it or as far as a height in pixels."""
+        """Write an image of the page, whole or cut off at a height in pixels."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], height or 20_000), "scale": scale}
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
@@ -109,7 +109,7 @@ class Browser:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """Start a browser with a profile of its own."""
+    """Start a browser with its own profile; stop it at the end of the block."""
     chromium = program()
     assert chromium, "no Chromium on PATH"
     ours, theirs = os.pipe(), os.pipe()
@@ -120,7 +120,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         f"--user-data-dir={profile}",
         "about:blank",
     ]
-    # the protocol has the numbers 3 and 4
+    # the protocol uses file descriptors 3 and 4
     command = ["bash", "-c", f'exec "$0" "$@" 3<&{ours[0]} 4>&{theirs[1]}', chromium, *options]
     process = subprocess.Popen(
         command, pass_fds=(ours[0], theirs[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""A machine as a value, without a look at this one; builds on it by a stand-in for a way to build; entries of a cache."""
+"""A build machine with fixed properties, builds on it by a stand-in for a build strategy, and cache entries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_machine(
     path: str = "/nonexistent",
     starts: bool = True,
 ) -> BuildHost:
-    """Return one of which all is known: it has this engine, this mksquashfs, and no program but on `path`."""
+    """Return a machine whose properties are all set: this engine, this mksquashfs, and only the programs on `path`."""
     machine = BuildHost((engine,), {"PATH": path})
     vars(machine).update(
         container=ContainerTrial(engine, CapabilityTrial("a container", starts, "")),
@@ -60,10 +60,10 @@ def layers_by(
     *,
     is_intact: bool = False,
 ) -> tuple[list[Path], list[BuildStage]]:
-    """Build the layers of an image with the cache `root/cache`; return their files, and stages.
+    """Build the layers of an image with the cache `root/cache`; return their files and the stages.
 
-    `strategy` is a stand-in for `Overlay`, and has a `base` that makes one.
-    `is_intact`: with the step that makes the files of a base.
+    `strategy` is a stand-in for `Overlay`; its `base` makes a base.
+    `is_intact` includes the step that makes the files of a base.
     """
     steps = steps_of(chain, machine) if is_intact else steps_of(chain, machine)[-len(chain) :]
     plan = ImageBuild(
@@ -89,7 +89,7 @@ def layers_by(
 
 
 def stored(cache: LayerCache, key: CacheKey, content: bytes = b"data", layer: str = "a", **more: Any) -> CacheEntry:
-    """Put a result of such a content into a cache."""
+    """Store a build result with this content in a cache."""
     with cache.building() as folder:
         data = folder / "data.sqfs"
         data.write_bytes(content)

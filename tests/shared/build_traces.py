@@ -1,4 +1,4 @@
-"""What a build leaves: in its image, in its folders, among the processes; and an engine that can do less."""
+"""What a build leaves in its image, in its folders and among the processes; and an engine with fewer features."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lumiimg.image import FileKind, open_image
 
 
 def shown(image: Path) -> dict[str, tuple[object, ...]]:
-    """What is in an image: kind, mode, owner, number of names of one file, content; the history is an engine's."""
+    """Return each entry of an image: kind, mode, owner, hard links, content; skip what is the engine's own history."""
     with open_image(image) as opened:
         names: dict[object, int] = {}
-        # the engine numbers its history; the number of an image is in its bill of materials
+        # the engine numbers its history; the bill of materials contains the image's own number
         own = ("/.singularity.d/bootstrap_history", "/.lumiimg/sbom.cdx.json")
         entries = [entry for entry in opened.root.walk() if not entry.path.startswith(own)]
         seen = {entry.path: opened.root.stat(entry.path, follow=False) for entry in entries}
@@ -28,7 +28,7 @@ def shown(image: Path) -> dict[str, tuple[object, ...]]:
                 content = hashlib.sha256(opened.root.read_bytes(entry.path, 1 << 30)).digest()
                 if entry.path == "/.singularity.d/labels.json":
                     labels = json.loads(opened.root.read_bytes(entry.path, 1 << 20))
-                    # the day of a build, and what only the finished image can say
+                    # the day of the build, and what is only known once the image is finished
                     others = ("org.label-schema.build-date", "lumiimg.bind-manifest")
                     content = {name: value for name, value in labels.items() if name not in others}
                 if entry.path.endswith(".pyc"):
@@ -41,14 +41,14 @@ def shown(image: Path) -> dict[str, tuple[object, ...]]:
 
 
 def leftovers(*folders: Path) -> list[str]:
-    """What builds leave when they do not clean up."""
+    """Return the partial files and mounts that a build without cleanup leaves."""
     found = [str(path) for folder in folders for path in folder.rglob("*lumiimg-partial*")]
     mounts = Path("/proc/self/mountinfo").read_text()
     return found + [str(folder) for folder in folders if str(folder) in mounts]
 
 
 def strays(marker: str) -> list[str]:
-    """Processes whose environment or arguments name a folder."""
+    """Return the command lines of other processes that mention a folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Checks of images without a command line."""
+"""Checks of images without the command line."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def checked(
     path: Path, environment: Mapping[str, str] | None = None, snapshot: Snapshot | None = None, **more: Any
 ) -> CheckReport:
-    """Return what the files of an image come to."""
+    """Return the report of a static check of an image."""
     with open_for_check(path, environment, snapshot, **more) as context:
         return check_image(context, Level.STATIC)
 
 
 def unread(path: Path, **more: Any) -> ImageInContext:
-    """Return the context of an image without anything in it."""
+    """Return the context of an image that nothing has been read from."""
     root = RootFileSystem(FolderTree(Path(__file__).parent))
     image = Image(ImageKind.FOLDER, root, SingularityDescription(root), ExitStack())
     return ImageInContext(path, image, image, {}, **more)

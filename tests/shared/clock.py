@@ -1,4 +1,4 @@
-"""The clock of a process and of all that it starts, set ahead: for what must not depend on the day."""
+"""The clock of a process and its children, set ahead, for tests of what must not depend on the date."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _COMPILER = ("gcc", "-shared", "-fPIC", "-O1", "-x", "c", "-")
 
 
 def ahead_by(days: int, folder: Path) -> dict[str, str]:
-    """Return the variables with which a process has the clock of another day; other clocks stay, so it can sleep.
+    """Return the variables that set a process's wall clock ahead; other clocks are unchanged, so that it can sleep.
 
-    Debian's faketime 0.9.10 does the same, and has a sleep fail now and then (clock_nanosleep, TIMER_ABSTIME).
+    Debian's faketime 0.9.10 does the same, but sleeps sometimes fail under it (clock_nanosleep, TIMER_ABSTIME).
     """
 
     def make(target: Path) -> None:

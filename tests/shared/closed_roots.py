@@ -1,4 +1,4 @@
-"""Small roots in which some files and folders are closed to others, and what really happens there to a stranger."""
+"""Small roots in which others lack permission for some files and folders, and what another user really gets there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = ("liba.so", "libb.so", "libpre.so")
 
 @dataclass(frozen=True)
 class Case:
-    """A root, a program in it, and the environment of its process."""
+    """A root, a program in it, the environment of its process, and the modes of what is closed."""
 
     root: Path
     program: str
@@ -35,12 +35,12 @@ class Case:
 
 
 def strangers_mode(mode: int) -> int:
-    """Return the mode with which this user is as a stranger to what it owns, where it cannot become one."""
+    """Return the mode that gives this user only the rights of others, if it cannot become another user."""
     return mode if IS_ROOT else (mode & 0o7) * 0o111
 
 
 class ClosedRoots:
-    """A folder in which one root after the other is made."""
+    """A folder in which roots are made, one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._parts = folder / "parts"
@@ -63,7 +63,7 @@ class ClosedRoots:
         self._programs = (*ways, "slash")
 
     def make(self, seed: int) -> Case:
-        """Write a root; the one before it goes."""
+        """Write a root, replacing the previous one."""
         shutil.rmtree(self._folder)
         root, dice = self._folder / f"r{seed}", random.Random(seed)  # noqa: S311
         for folder in ("/etc", "/app", *_FOLDERS):
@@ -94,14 +94,14 @@ class ClosedRoots:
         return Case(root, f"/app/{program}", environment, self._close(root, dice))
 
     def _close(self, root: Path, dice: random.Random) -> dict[str, int]:
-        """Close some of it; the modes, deepest first."""
+        """Take permissions from some files and folders; return the modes, deepest first."""
         modes = {}
         share = dice.choice((0.05, 0.15, 0.3))
         for place in sorted(root.rglob("*"), reverse=True):
             is_first = place.parent == root / "app" or place.name in {"app", "lib64", "opt", Path(LOADER).name}
             if place.is_symlink() or dice.random() > share * (0.3 if is_first else 1):
                 continue
-            to_run = (0o711, 0o611) if IS_ROOT else ()  # of others, this user could not read them either
+            to_run = (0o711, 0o611) if IS_ROOT else ()  # without root, this user could not read them either
             mode = dice.choice(
                 (0o700, 0o711, 0o744, 0o750) if place.is_dir() else (0o600, 0o640, 0o744, 0o700, *to_run)
             )
@@ -110,7 +110,7 @@ class ClosedRoots:
         return modes
 
     def open_again(self, case: Case) -> None:
-        """Give this user its rights back, to remove it."""
+        """Restore this user's permissions, so that the root can be removed."""
         for path in reversed(case.modes):
             (case.root / path[1:]).chmod(0o755)
 
@@ -129,7 +129,7 @@ def _become_a_stranger(root: Path) -> None:
         for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             Path(f"/proc/self/{file}").write_text(text)
         os.chroot(root)
-        # what a new namespace gives goes with the start of a program, which is looked up before that: capset(2)
+        # exec drops the capabilities of a new namespace, but looks up the program before that: capset(2)
         version_3, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
         if libc.capset(version_3, none):
             raise OSError(ctypes.get_errno(), "capset")
@@ -137,7 +137,7 @@ def _become_a_stranger(root: Path) -> None:
 
 
 def run_as_stranger(case: Case, **variables: str) -> tuple[int, str, str]:
-    """Start the program as somebody who owns nothing of the root; a file that cannot be started is 126, as in a shell."""
+    """Start the program as a user who owns nothing in the root; return 126, as a shell does, if it cannot start."""
     try:
         done = subprocess.run(
             [case.program],
@@ -152,14 +152,14 @@ def run_as_stranger(case: Case, **variables: str) -> tuple[int, str, str]:
 
 
 def model(case: Case) -> LoadResult:
-    """Return what the loader model says of the same start."""
+    """Return what the loader model predicts for the same start."""
     with open_image(case.root) as image:
         settings = settings_here(case.environment, Path("/"))
         return Process(image.root.for_users(), settings).start(case.program, exec_start=True)
 
 
 def difference(case: Case) -> str | None:
-    """Return where the model and the real process disagree; None where they do not."""
+    """Return how the model and the real process differ; None if they agree."""
     outcome = model(case)
     code, _, err = run_as_stranger(case)
     if code == _DENIED:

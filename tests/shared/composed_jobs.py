@@ -1,6 +1,6 @@
-"""Jobs put together from what is known of their parts: launcher, version, fault, the nodes that have it, and quotations.
+"""Jobs composed from known parts: launcher, version, fault, the nodes that have it, and quotations.
 
-Each has its verdict by construction, whoever reads it.
+The right verdict on each follows from its construction, not from a reader.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ LAUNCHERS: dict[str, Callable[[int, str], str]] = {
 }  # fmt: skip
 _DATA: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/quotes.toml").read_text())
 QUOTES: list[str] = _DATA["quotes"]
-"""What a job prints that is not its own."""
+"""Lines in which a job quotes messages of another job."""
 QUOTED: dict[str, list[str]] = _DATA["network"]
 TRANSPORTS = ("cxi", "tcp", "efa", "absent", "dependency", "init", "ib")
-"""Outcomes of which a job may have two, on different nodes."""
+"""Outcomes that may occur together in a job, on different nodes."""
 NODES = (2, 3, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedJob:
-    """A job and what is to be read in it."""
+    """A job and the result expected from reading it."""
 
     launcher: str
     version: str
     outcome: str
     elsewhere: str | None
-    """The outcome of the last nodes, where they have another one."""
+    """The outcome of the last node, if different."""
     lines: tuple[str, ...]
     verdict: str
     confidence: str | None
-    """None where the versions differ in it."""
+    """None if it differs between versions."""
 
     def with_quotes(self, seed: int) -> tuple[str, ...]:
-        """Return its lines with what it quotes of another job among them, by each launcher's rank."""
+        """Return its lines, mixed with quotations of another job as its launcher prefixes them."""
         chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
         lines = list(self.lines)
         reported = [*QUOTED["tcp" if self.verdict in {"ofi-cxi", "none"} else "cxi"], *_DATA["deaths"]]
@@ -78,7 +78,7 @@ class ComposedJob:
 
 
 def recipes() -> Iterator[Callable[[], ComposedJob]]:
-    """Yield what composes each job, so that only those are composed that are read."""
+    """Yield a function for each job that composes it, so that only the jobs in use are composed."""
     for launcher, (version, family) in product(LAUNCHERS, FAMILIES.items()):
         kinds = outcomes(family)
         yield from (partial(_of_one_kind, launcher, version, name) for name in kinds)

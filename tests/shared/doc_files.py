@@ -1,8 +1,8 @@
-"""What the commands in the documents find in their folders (tests/shared/documents.py).
+"""The files that the commands in the documents find in their folders (tests/shared/documents.py).
 
-Nodes and images are stand-ins (tests/shared/fabric_builder.py): real ELF files and real SIFs with the names, needs and symbol
-versions of the originals, and nothing in them that runs. Logs are those of tests/fixtures. The world of registries and
-indexes is on loopback (tests/shared/world.py).
+Nodes and images are stand-ins (tests/shared/fabric_builder.py): real ELF files and SIFs with the names, needs and
+symbol versions of the originals, but nothing in them runs. Logs come from tests/fixtures. Registries and package
+indexes are served on loopback (tests/shared/world.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENV HF_HOME=/scratch/hf
 
 
 def make_doc_files(folder: Path, world: World, images: Mapping[str, Path] | None = None) -> DocFiles:
-    """Make what pages ask for, once; `images` are real ones by their names."""
+    """Return the files that pages need; images and snapshots are made on first use; `images` are real ones by name."""
     put: dict[str, Callable[[Path], object]] = {
         name: partial(shutil.copy, FIXTURES / "nccl" / log) for name, log in LOGS.items()
     }
@@ -95,7 +95,7 @@ def _copy_of_snapshot(kept: Path, make: Callable[[Path], Path], taken: str, targ
 
 
 def _mirrors(world: World, target: Path) -> None:
-    """Have the page's registries and indexes be those of the world."""
+    """Configure the world's registries and indexes as the mirrors of a page."""
     pairs = [word.partition("=") for word in world.mirrors if word != "--mirror"]
     settings = target.parent / ".home/.config/lumiimg/config.toml"
     settings.parent.mkdir(parents=True, exist_ok=True)

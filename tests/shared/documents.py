@@ -1,12 +1,12 @@
-"""The commands in README.md and docs/, as they stand there: read, prepared, run by bash, page by page, in a fresh folder.
+"""The commands in README.md and docs/: extracted, and run unchanged by bash, each page in a fresh folder.
 
-A block of `sh` is run and must succeed; of `console`, its commands are run and what they print is compared: `…` stands for
-anything, and blanks and line breaks do not count. What else a block needs says a comment before it, in clauses with `;`:
+An `sh` block is run and must succeed. In a `console` block, the commands are run and their output is compared: `…`
+matches anything, and whitespace is normalized. A comment before a block gives its other needs, separated by `;`:
 
-    <!-- run: with image.sif host.json=before.json; exit 1 -->   document files, and codes of commands that fail
-    <!-- run: engine -->        only where a container engine is
-    <!-- run: slurm -->         only where an engine and Slurm are
-    <!-- run: no, REASON -->    nowhere; its commands are still ones that the program takes
+    <!-- run: with image.sif host.json=before.json; exit 1 -->   document files, and the codes of commands that fail
+    <!-- run: engine -->        only if there is a container engine
+    <!-- run: slurm -->         only if there are an engine and Slurm
+    <!-- run: no, REASON -->    never; the program must still accept its commands
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = frozenset(ROOT / "docs" / "reference" / name for name in pages.PAGES)
-"""By `make docs`; where it has not run they are not there."""
+"""Pages that `make docs` writes; they do not exist before it has run."""
 PAGES = sorted(
     path
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
@@ -51,7 +51,7 @@ _FENCE = re.compile(
 
 
 class Where(StrEnum):
-    """What must be there for a block to be run, from little to much."""
+    """What a block needs in order to run, in increasing order."""
 
     HERE = "here"
     ENGINE = "engine"
@@ -61,7 +61,7 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Commands of a page."""
+    """A block of commands on a page."""
 
     page: Path
     line: int
@@ -69,20 +69,20 @@ class Block:
     text: str
     where: Where
     inputs: tuple[tuple[str, str], ...]
-    """Name in the page's folder, name among the document files."""
+    """Pairs of a name in the page's folder and a name of a document file."""
     codes: tuple[int, ...]
-    """Of the commands that fail, in their order."""
+    """Exit codes of the commands that fail, in order."""
 
     @property
     def commands(self) -> list[str]:
-        """Return what is typed; of a console each command alone."""
+        """Return what is typed: the whole text of a script, or each command of a console."""
         if self.language == "sh":
             return [self.text]
         return [command for command, _ in self.dialogue]
 
     @property
     def dialogue(self) -> list[tuple[str, str]]:
-        """Return each command of a console with what is printed."""
+        """Return each command of a console with its output."""
         turns: list[tuple[list[str], list[str]]] = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
@@ -98,7 +98,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return a page's blocks in their order. Raises ValueError for a comment that says nothing known."""
+    """Return the blocks of a page in order. Raises ValueError for a comment with an unknown clause."""
     text = page.read_text()
     found = []
     for match in _FENCE.finditer(text):
@@ -126,7 +126,7 @@ def _directive(words: str) -> tuple[Where, tuple[tuple[str, str], ...], tuple[in
 
 
 def lumiimg_commands(text: str) -> Iterator[list[str]]:
-    """Yield the words behind each `lumiimg` of a piece of shell, also of one that srun or a substitution starts."""
+    """Yield the arguments of each `lumiimg` in a piece of shell, including those that srun or a substitution starts."""
     for line in text.replace("\\\n", " ").splitlines():
         for match in re.finditer(r"(?:^|[\s(;|&/])lumiimg ([a-z].*)", line):
             words = list(_words(match[1].replace("$SLURM_NNODES", "4")))
@@ -152,7 +152,7 @@ def _words(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class DocFiles:
-    """What pages find in their folders: a function for each name, which puts it at a path."""
+    """The files that pages find in their folders: for each name, a function that writes the file to a path."""
 
     put: Mapping[str, Callable[[Path], object]]
 
@@ -166,7 +166,7 @@ class DocFiles:
 
 
 def parameters(pages: Sequence[Path]) -> list[ParameterSet]:
-    """Return pages for a test; CI runs those of README.md and the tutorials."""
+    """Return pages as parameters of a test; CI runs README.md and the tutorials."""
     names = [f"{page.relative_to(ROOT)}" for page in pages]
     return [
         pytest.param(page, id=name, marks=[pytest.mark.core] if name.startswith(("README", "docs/tutorials/")) else [])
@@ -177,7 +177,7 @@ def parameters(pages: Sequence[Path]) -> list[ParameterSet]:
 def run_page(
     page: Path, wheres: Sequence[Where], doc_files: DocFiles, folder: Path, environment: Mapping[str, str] | None = None
 ) -> int:
-    """Run the blocks of a page that can be run here, in one shell; return how many there were. Asserts what they promise."""
+    """Run the blocks of a page that can run here, in one shell, and assert what they promise; return their number."""
     wanted = [block for block in blocks(page) if block.where in wheres]
     folder.mkdir(parents=True, exist_ok=True)
     notes = folder / ".notes"
@@ -213,11 +213,11 @@ def run_page(
 _TRAP = (
     """trap 'code=$?; case "$BASH_COMMAND" in "source $note.sh"*) ;; *) echo "$code" >>"$note.failed" ;; esac' ERR"""
 )
-"""Notes the code of each command that fails; `source` passes on what was noted within."""
+"""Records the exit code of each failed command; that of `source` is skipped, as it repeats one from within."""
 
 
 def _judge(block: Block, notes: Path, number: int) -> None:
-    """Assert that the commands of a block ended, and printed, as the page says."""
+    """Assert that the exit codes and the output of a block's commands are those on the page."""
     codes: list[int] = []
     printed = ""
     for part, command in enumerate(block.commands):

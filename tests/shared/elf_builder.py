@@ -1,4 +1,4 @@
-"""ELF files for the tests of the loader model, and the real loader to ask about them."""
+"""ELF files for the tests of the loader model, and the real loader as its oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from elftools.elf.elffile import ELFFile
 
 from lumiimg.elf import LoaderConfig, cpu_levels
-from tests.shared.elf_linker import LOADER as LOADER  # noqa: PLC0414 - of these files
+from tests.shared.elf_linker import LOADER as LOADER  # noqa: PLC0414 - the interpreter of these files
 from tests.shared.elf_linker import link
 from tests.shared.made import made
 from tests.shared.programs import needs
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 _OBJECTS = Path(__file__).parents[1] / "fixtures/elf/objects"
-"""What gcc made of C, by its digest: with LUMIIMG_SHIP=1, tests put there what they compile."""
+"""Objects that gcc compiled, by digest of their C source; with LUMIIMG_SHIP=1, tests add what they compile."""
 _COMPILER = ("gcc", "-c", "-O1", "-fPIC", "-fno-plt", "-fno-builtin", "-fno-stack-protector", "-fcf-protection=none")
 _WITHOUT = ("-ftls-model=initial-exec", "-fno-asynchronous-unwind-tables", "-fno-ident")
 
 
 def gcc(output: Path, *arguments: str | Path, source: str) -> Path:
-    """Link as gcc does; what is compiled is only C that is more than declarations."""
+    """Link as gcc does; the compiler runs only for C that our own linker cannot read."""
     return _written(output, link(arguments, source, with_build_id=True, compiled=_compiled))
 
 
@@ -69,16 +69,16 @@ def program(path: Path, *arguments: str | Path, source: str = "void start(void) 
 
 @dataclass(frozen=True)
 class Trace:
-    """What `LD_TRACE_LOADED_OBJECTS=1 ld.so FILE` says, in its order; the loader's own line has its path as its name."""
+    """The output of `LD_TRACE_LOADED_OBJECTS=1 ld.so FILE`, in order; the name of the loader itself is its path."""
 
     found: tuple[tuple[str, str], ...]
     missing: tuple[str, ...]
     words: frozenset[str]
-    """What is on standard error, without the name of the program in front."""
+    """The lines on standard error, without the program name that precedes them."""
     is_static: bool
-    """It said `statically linked` and listed nothing."""
+    """Whether it printed `statically linked` and listed nothing."""
     is_fatal: bool
-    """It gave up before it listed anything."""
+    """Whether it gave up with an error while loading."""
     crashed: bool = False
 
 
@@ -105,7 +105,7 @@ def read_trace(path: str, out: str, err: str, *, crashed: bool = False) -> Trace
 
 
 def trace(path: Path | str, environment: dict[str, str] | None = None, *, cwd: Path | None = None) -> Trace:
-    """Ask the loader of this machine."""
+    """Return what the loader of this machine prints about a file."""
     if not Path(LOADER).exists():
         needs(LOADER)
     done = subprocess.run(
@@ -120,9 +120,9 @@ def trace(path: Path | str, environment: dict[str, str] | None = None, *, cwd: P
 
 
 def assert_same(outcome: LoadResult, real: Trace) -> None:
-    """The model must say what the loader says: names, paths and order, what is missing, every word of trouble."""
+    """Assert that model and loader agree on names, paths and order, missing libraries, and every error and warning."""
     lost = ("cannot open shared object file", "wrong ELF class")
-    # a trace goes on without a library that is not there, and ends before the CPU is compared
+    # a trace continues after a missing library, and ends before the CPU is compared
     of_model = {word for word in outcome.errors if not any(part in word for part in (*lost, "CPU ISA level"))}
     if real.is_fatal:
         assert real.words <= set(outcome.errors), (real.words, outcome.errors)
@@ -143,7 +143,7 @@ def assert_same(outcome: LoadResult, real: Trace) -> None:
 
 
 def settings_here(environment: dict[str, str], cwd: Path | None = None) -> LoaderConfig:
-    """What the loader of this machine gets: its CPU, and the environment of a question."""
+    """Return the configuration of the loader on this machine: its CPU, and the given environment."""
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
     return LoaderConfig(
@@ -181,7 +181,7 @@ def patched(path: Path, at: int, value: bytes) -> Path:
 
 
 def program_headers(data: bytes) -> list[tuple[int, int]]:
-    """Return (place, type) of every program header."""
+    """Return (offset, type) of every program header."""
     count = int.from_bytes(data[56:58], "little")
     return [(64 + 56 * i, int.from_bytes(data[64 + 56 * i : 68 + 56 * i], "little")) for i in range(count)]
 
@@ -191,7 +191,7 @@ def header_at(path: Path, kind: int) -> int:
 
 
 def entry_at(path: Path, tag: int) -> int:
-    """Return the place of the first dynamic entry with a tag."""
+    """Return the offset of the first dynamic entry with a tag."""
     data = path.read_bytes()
     header = header_at(path, 2)
     at = int.from_bytes(data[header + 8 : header + 16], "little")
@@ -202,7 +202,7 @@ def entry_at(path: Path, tag: int) -> int:
 
 
 def with_symbol(path: Path, name: str, *, hides_version: bool = False, **fields: int) -> Path:
-    """Change a symbol of a library: its `binding`, `visibility` or `kind`; `hides_version` makes `name@@V` `name@V`."""
+    """Change `binding`, `visibility` or `kind` of a symbol; `hides_version` turns `name@@V` into `name@V`."""
     with path.open("rb") as file:
         elf: Any = ELFFile(file)
         table, versions = elf.get_section_by_name(".dynsym"), elf.get_section_by_name(".gnu.version")
@@ -226,7 +226,7 @@ def with_versions(path: Path, *versions: str) -> Path:
 def loader_cache(
     entries: list[tuple[str, str, int]], *, hwcaps: tuple[str, ...] = (), flags: int = 0x303, endian: int = 2
 ) -> bytes:
-    """Write a cache in the new format; entries are (name, path, hwcap)."""
+    """Return an ld.so.cache in the new format; entries are (name, path, hwcap)."""
     texts = b""
     base = 48 + 24 * len(entries)
     offsets: dict[str, int] = {}

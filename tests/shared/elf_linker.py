@@ -1,4 +1,4 @@
-"""A linker of small ELF files for x86-64, in place of gcc and ld: what it makes ld.so loads and runs."""
+"""A linker of small ELF files for x86-64, in place of gcc and ld; ld.so loads and runs its output."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ISA_LEVELS = {"x86-64-baseline": 1, "x86-64-v2": 2, "x86-64-v3": 4, "x86-64-v4"
 _READ, _WRITE, _RUN = 4, 2, 1
 
 
-# What it is linked with
+# Options
 
 
 @dataclass
 class _Options:
-    """What the words for ld say."""
+    """The parsed options of ld."""
 
     soname: str | None = None
     search: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class _Options:
     is_shared: bool = False
     is_static: bool = False
     inputs: list[tuple[str, bytes]] = field(default_factory=list)
-    """What is needed: its soname, and the file."""
+    """Libraries to link with: the soname (or path) and content of each."""
     objects: list[bytes] = field(default_factory=list)
 
 
@@ -102,8 +102,8 @@ def _options(words: Iterable[str | Path]) -> _Options:  # noqa: C901, PLR0912 - 
 
 @functools.lru_cache(maxsize=512)
 def _given_by(data: bytes) -> tuple[str | None, dict[str, str | None]]:
-    """Return the soname of a library, and the symbols that it defines with their versions."""
-    if not data:  # -lc: whichever is there when it runs
+    """Return the soname of a library, and the version of each symbol that it defines."""
+    if not data:  # -lc: whichever libc is found at run time
         return None, {}
     elf: Any = ELFFile(io.BytesIO(data))
     dynamic = elf.get_section_by_name(".dynamic")
@@ -121,7 +121,7 @@ def _given_by(data: bytes) -> tuple[str | None, dict[str, str | None]]:
 
 
 def _versions(script: str) -> tuple[dict[str, str], list[tuple[str, str]], bool]:
-    """Return the version of each name in a script, the versions with what each inherits, and if all else is hidden."""
+    """Return each name's version in a script, the versions with their parents, and whether other names are hidden."""
     of_name: dict[str, str] = {}
     versions: list[tuple[str, str]] = []
     for version, body, parent in re.findall(r"([\w.]*)\s*\{([^}]*)\}\s*([\w.]*)\s*;", script):
@@ -165,9 +165,9 @@ def _gnu_hash(name: str) -> int:
 def link(
     arguments: Sequence[str | Path], source: str, *, with_build_id: bool, compiled: Callable[[str], bytes] | None = None
 ) -> bytes:
-    """Return the file; `arguments` as gcc or ld takes them. `compiled` makes an object of other C.
+    """Return the linked file; `arguments` are those of gcc or ld. `compiled` compiles C that is not simple.
 
-    Raises NotSimpleError.
+    Raises NotSimpleError for such C without `compiled`, and for an unknown option.
     """
     options = _options(arguments)
     if options.is_static:
@@ -197,7 +197,7 @@ def _static() -> bytes:
 
 
 _LINKED: dict[tuple[object, ...], bytes] = {}
-"""Most tests ask for the same libraries."""
+"""Linked files by all that decides their content; most tests link the same libraries."""
 
 
 class _Linker:
@@ -223,7 +223,7 @@ class _Linker:
         self.calls = list(dict.fromkeys(calls))
         self.table = list(dict.fromkeys(name for _, _, kind, name in unit.fixups if kind == "table"))
         self.address: dict[str, int] = {}
-        """Where each section begins."""
+        """Start of each section."""
 
     def file(self) -> bytes:
         flags = self._marks()
@@ -248,7 +248,7 @@ class _Linker:
             self.address[name] = at
             at += len(data)
         read_end = at
-        at += -at % _PAGE  # what is cut off is a page at least, as in files of gcc
+        at += -at % _PAGE  # so that a file that is cut off lacks at least a page, as with files of gcc
         write_start = at
         for name, data in writable.items():
             at += -at % 8
@@ -274,7 +274,7 @@ class _Linker:
         image[:64] = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, *places)
         return bytes(image + names + bytes(-at % 8) + table)
 
-    # sections whose content does not depend on where they are
+    # sections whose content does not depend on addresses
 
     def _fixed_sections(self) -> dict[str, bytearray]:
         is_program = not self.options.is_shared
@@ -304,7 +304,7 @@ class _Linker:
         return bytearray(struct.pack("<III4sIIII", 4, 16, 5, b"GNU\0", 0xC0008002, 4, level, 0))
 
     def _hash_table(self) -> bytearray:
-        """Return one bucket that has all; none where nothing is defined."""
+        """Return a table with one bucket for all defined symbols; an empty bucket if there are none."""
         defined = self.symbols[self.first_defined :]
         first = self.first_defined if defined else 1
         values = [_gnu_hash(name) & ~1 for name in defined]
@@ -313,7 +313,7 @@ class _Linker:
         return bytearray(head + struct.pack(f"<{len(values)}I", *values))
 
     def _version_sections(self) -> tuple[bytearray, bytearray, bytearray]:
-        """Return Verneed, Verdef, and the number of each symbol's version; all empty without versions."""
+        """Return Verneed, Verdef, and the version index of each symbol; all empty without versions."""
         number_of: dict[str, int] = {version: number for number, (version, _) in enumerate(self.versions, 2)}
         wanted: dict[str, dict[str, int]] = {}
         numbers = [0]
@@ -349,7 +349,7 @@ class _Linker:
                 definitions += struct.pack("<II", self.strings.add(name), 8 if place + 1 < len(names) else 0)
         return needs, definitions, bytearray(struct.pack(f"<{len(numbers)}H", *numbers))
 
-    # what depends on where things are
+    # content that depends on addresses
 
     def _address_of(self, name: str) -> int:
         definition = self.unit.defined[name]
@@ -368,7 +368,7 @@ class _Linker:
         return bytes(table)
 
     def _entries(self) -> Iterable[tuple[str, int, str, int]]:
-        """Yield each relocation that is not a call's: section, offset, name, kind."""
+        """Yield each relocation except those of calls: section, offset, name, kind."""
         for section, offset, kind, name in self.unit.fixups:
             if kind == "address":
                 yield section, offset, name, _RELATIVE if self.is_own(name) else _ABSOLUTE
@@ -388,7 +388,7 @@ class _Linker:
         return bytearray(b"".join(struct.pack("<QIIq", at, kind, symbol, more) for at, kind, symbol, more in entries))
 
     def _fill(self, readable: dict[str, bytearray], writable: dict[str, bytearray]) -> None:
-        """Fill in all that refers to another place."""
+        """Fill in all relocations and references to other addresses."""
         packed: list[int] = []
         plain: list[tuple[int, int, int, int]] = []
         for section, offset, name, kind in self._entries():

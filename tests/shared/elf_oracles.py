@@ -1,4 +1,4 @@
-"""What the loader's model and the ELF reader say, beside the real loader and pyelftools."""
+"""Comparisons of the loader model with the real loader, and of the ELF reader with pyelftools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.shared.elf_builder import assert_same, settings_here, trace
 
 
 class Ask(NamedTuple):
-    """A program, and the environment that it is asked in."""
+    """A program and the environment to load it in."""
 
     program: Path
     environment: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -24,7 +24,7 @@ class Ask(NamedTuple):
 
 
 def compare(ask: Ask) -> None:
-    """Ask both."""
+    """Assert that the loader model and the real loader agree."""
     with open_image(Path("/")) as image:
         outcome = Process(image.root, settings_here(ask.environment, ask.cwd)).start(str(ask.program))
     assert_same(outcome, trace(ask.program, ask.environment, cwd=ask.cwd))
@@ -77,5 +77,5 @@ def assert_facts_of_pyelftools(content: bytes) -> None:
 
 
 def _is_hidden(index: int | str) -> bool:
-    """Whether an entry of .gnu.version is `name@VERSION`, which only who asks for the version finds."""
+    """Return whether an entry of .gnu.version is `name@VERSION`, which is found only by references to that version."""
     return isinstance(index, int) and index > 0x8001

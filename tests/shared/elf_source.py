@@ -1,6 +1,6 @@
-"""C of a few forms, and objects that gcc compiled, as what the linker of tests puts into a file.
+"""A reader of simple C, and of objects compiled by gcc, which returns what the tests' linker puts into a file.
 
-What the forms are is in `_FORMS`. Other C raises `NotSimpleError`: it needs the compiler (`elf_builder`).
+`_FORMS` lists what it can read. Other C raises `NotSimpleError` and needs the compiler (`elf_builder`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALLOC = 2
 
 
 class NotSimpleError(Exception):
-    """C or an option of the linker that is not known here."""
+    """C, or an option of the linker, that is unsupported here."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Definition:
 
 @dataclass
 class Unit:
-    """What a source defines and asks for, by section; `fixups` are (section, offset, kind, name)."""
+    """What a source defines and references, by section; `fixups` are (section, offset, kind, name)."""
 
     sections: dict[str, bytearray] = field(
         default_factory=lambda: {".text": bytearray(), ".rodata": bytearray(), ".data": bytearray()}
@@ -59,7 +59,7 @@ class Unit:
         return start
 
     def function(self, name: str, *parts: bytes | tuple[str, str]) -> None:
-        """Add code; a part (kind, name) is a place of 4 bytes that is filled in by what is at the name, from there."""
+        """Add code; a part (kind, name) becomes 4 bytes, later filled in with the name's address relative to them."""
         code = self.sections[".text"]
         start = self.place(".text", b"", 16)
         for part in parts:
@@ -157,7 +157,7 @@ def _code(unit: Unit, body: str) -> Sequence[bytes | tuple[str, str]]:  # noqa: 
     if found := re.fullmatch(r"return (\d+);", body):
         return b"\xb8", struct.pack("<I", int(found[1])), _RETURN
     if found := re.fullmatch(_STRINGS.join((r"return ", ";")), body):
-        name = f" {len(unit.defined)}"  # no name that C can have
+        name = f" {len(unit.defined)}"  # not a valid name in C
         unit.data(name, _bytes(found["text"]), ".rodata", hidden=True)
         return b"\x48\x8d\x05", ("here", name), _RETURN
     if found := re.fullmatch(r"(?:return )?(\w+)\(\);", body):
@@ -184,7 +184,7 @@ _KINDS = {1: "address", 2: "here", 4: "call", 9: "table", _GOTTPOFF: "table", _G
 
 
 def take_object(unit: Unit, data: bytes) -> None:
-    """Add what gcc compiled: with -fPIC and -fno-plt there are these relocations alone."""
+    """Add an object that gcc compiled; with -fPIC and -fno-plt, it has only the relocations in `_KINDS`."""
     elf: Any = ELFFile(io.BytesIO(data))
     places: dict[int, tuple[str, int]] = {}
     for number, section in enumerate(elf.iter_sections()):
@@ -218,7 +218,7 @@ def take_object(unit: Unit, data: bytes) -> None:
                 unit.threads.add(target)
             is_inside = (
                 kind == "address" and entry["r_addend"]
-            )  # `name + 1`: a place of its own, which nobody else defines
+            )  # `name + 1`: an address within a symbol, which no other library can define
             if symbol["st_shndx"] in places and (symbol["st_info"]["bind"] == "STB_LOCAL" or is_inside):
                 of, first = places[symbol["st_shndx"]]
                 target = f" {len(unit.defined)}"
@@ -229,9 +229,9 @@ def take_object(unit: Unit, data: bytes) -> None:
 
 
 def _calls(code: bytearray, at: int) -> bool:
-    """Make a call by the table at `at` one by way of the linkage table, which ld.so fills in at the first call.
+    """Turn a call through the GOT at `at` into one through the PLT, which ld.so resolves at the first call.
 
-    As gcc has it without -fno-plt; source: psABI of x86-64, B.2, "Optimize GOTPCRELX relocations".
+    That is what gcc emits without -fno-plt; source: psABI of x86-64, B.2, "Optimize GOTPCRELX relocations".
     """
     if code[at - 2 : at] != b"\xff\x15":
         return False

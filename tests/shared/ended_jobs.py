@@ -1,7 +1,7 @@
-"""Jobs and their ends, put together from parts (tests/fixtures/job-endings.toml, job-deaths.toml): what is true of each is known.
+"""Jobs and their endings, composed from parts (tests/fixtures/job-endings.toml, job-deaths.toml), with the known truth.
 
-Four ranks on two nodes print what NCCL of a version prints, as far as they come. Then some of them die, or none does. What the
-others, the launcher and Slurm print of it stands behind it.
+Four ranks on two nodes print the messages of an NCCL version up to some stage. Then some of them die, or none does.
+What the other ranks, the launcher and Slurm print about it follows.
 """
 
 from __future__ import annotations
@@ -43,56 +43,56 @@ LABELS = {
     "Ray": ("Ray", "Ray in colour", "vLLM"),
     "none": ("none", *_OF_EVERYTHING),
 }
-"""Of each launcher, what may stand before the lines of its ranks (LAUNCHERS); `_OF_EVERYTHING` before its own, too."""
+"""Prefixes (LAUNCHERS) of the ranks' lines by launcher; those of `_OF_EVERYTHING` also precede the launcher's own."""
 _DYING = ((0,), (3,), (1,), (2, 3), (0, 1, 2, 3))
 _NAMES_RANKS = ("srun -l", "Open MPI", "Open MPI 5", "PALS")
-"""Of LAUNCHERS."""
+"""Prefixes in LAUNCHERS that name the rank."""
 _MAY_FOLLOW = ("meeting", "unknown", "MPI abort")
-"""Deaths that may as well follow on another one, by what they print."""
+"""Deaths whose messages may also be the consequence of another death."""
 _SAYS_LITTLE = ("nothing", "store")
-"""Consequences after which a job may have gone on."""
+"""Consequences after which the job may have continued."""
 
 
 class Line(NamedTuple):
-    """A line of a job, before a launcher puts its own before it."""
+    """A line of a job, before a launcher adds its prefix."""
 
     by: int | None
-    """The rank; None: the launcher."""
+    """The rank that prints it; None for the launcher."""
     line: str
     after: int = 0
-    """What it comes behind: 1 all that ranks print while they live, 2 all lines of those that died."""
+    """What it follows: 1 for everything that ranks print while alive, 2 for all lines of the ranks that died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJob:
-    """A job and what is true of it."""
+    """A job and the truth about it."""
 
     name: str
     launcher: str
     label: str
     script: tuple[Line, ...]
-    """By each rank in its order."""
+    """Lines of all ranks and the launcher; those of one rank are in order."""
     verdict: str
-    """Where it was connected."""
+    """The verdict on its network, if it was connected."""
     connected: bool
     how: str
     ids: frozenset[str] = frozenset()
-    """Signatures of which one names what ended it; none where nothing did."""
+    """Signatures of which any names what ended the job; none if nothing did."""
     dying: tuple[int, ...] = ()
     names_rank: bool = False
     """Whether the log says which rank died."""
     words: str = ""
-    """Of a death of which no signature has to be known."""
+    """Words of the fatal message, for deaths that may lack a signature."""
     order_is_known: bool = True
-    """Whether what it died of is not only what may follow on another death, in an order that files do not show."""
+    """Whether the cause is clear without the order of the lines, which one file per rank does not show."""
 
     @property
     def survivors(self) -> set[int]:
-        """Ranks of which the log says that they lost another one, or waited for it."""
+        """Return the ranks that did not die, and may be reported as losing another rank or waiting for it."""
         return {*RANKS} - {*self.dying}
 
     def log(self, seed: int) -> list[str]:
-        """Return its lines among each other: those of each rank in their order, what follows on a death after it."""
+        """Return its lines interleaved: those of each rank in order, and the consequences of a death after it."""
         chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
         waiting = {by: [one for one in self.script if one.by == by] for by in (*RANKS, None)}
         lines = []
@@ -106,7 +106,7 @@ class EndedJob:
         return lines
 
     def files(self) -> dict[str, list[str]]:
-        """Return a file for each rank, without a launcher's prefix, and the launcher's own."""
+        """Return one file per rank, without a launcher's prefix, and the launcher's own file."""
         by: dict[str, list[str]] = {}
         for one in self.script:
             by.setdefault("job.out" if one.by is None else f"job.{one.by}.out", []).append(one.line)
@@ -117,12 +117,12 @@ class _Death(NamedTuple):
     name: str
     ids: set[str]
     lines: list[str]
-    """Of the rank that dies; `@`: a WARN of the version."""
+    """Lines of the rank that dies; `@` precedes the key of a WARN of the version."""
     status: int = 1
     launched: Sequence[str] = ()
-    """Slurm's words for it, where it has own ones."""
+    """Slurm's own messages for this death, if any."""
     at: str = ""
-    """The stage, where it can be only one."""
+    """The only possible stage, if there is just one."""
 
     @property
     def of_nccl(self) -> bool:
@@ -148,7 +148,7 @@ _DEATHS += [
 
 
 def composed(seed: int) -> EndedJob:
-    """Return the job of a number."""
+    """Return the job of a seed."""
     chance = random.Random(seed)  # noqa: S311 - a job that can be composed again
     launcher, version = chance.choice([*LABELS]), chance.choice([*VERSIONS])
     label = chance.choice(LABELS[launcher])
@@ -180,7 +180,7 @@ def _on_one_node(script: Line) -> Line:
 
 
 def _that_goes_on(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:
-    """Return a job that ran to its end, still runs, or was ended by somebody."""
+    """Return a job that completed, still runs, or was ended from outside."""
     stage = STAGES[4] if job.how == "completed" else chance.choice(STAGES[2:4] if job.how == "runs" else STAGES[:4])
     lines = [one for rank in RANKS for one in _life(version, networks, rank, stage)]
     if job.how == "outside":
@@ -191,7 +191,7 @@ def _that_goes_on(job: EndedJob, version: str, networks: list[str], chance: rand
 
 
 def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.Random) -> EndedJob:
-    """Return a job that a rank ended; of one that died in silence only what followed is in the log."""
+    """Return a job that the death of a rank ended; if that was silent, the log shows only its consequences."""
     is_silent, of_slurm = job.how == "silent", job.launcher.startswith("srun")
     fitting = (of for of in _DEATHS if (of.lines or of_slurm or not of.launched) and (networks[0] or not of.of_nccl))
     death = _DEATHS[0] if is_silent else chance.choice([*fitting])
@@ -218,7 +218,7 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
         if not of_slurm or chance.random() < 0.6:
             lines += _of_launcher(DATA["cleaned"].get(family, ()), dying[0], status=death.status, others=others)
     follows = {*DATA["follows"][consequence]}
-    # a line behind it may be of another rank of its node
+    # a later line may come from another rank of its node
     waited = not death.lines and (consequence == "watchdog" or (waits == STAGES[0] and job.label not in _NAMES_RANKS))
     names_rank = (
         is_reported and not waited and not death.launched and (of_slurm or (family == "mpirun" and death.status == -9))
@@ -240,7 +240,7 @@ def _that_dies(job: EndedJob, version: str, networks: list[str], chance: random.
 
 
 def after_healthy(version: str, warn: str) -> EndedJob:
-    """Return a job that was connected over Slingshot, and then a WARN that ends it, of `fatal` or of the version."""
+    """Return a job that was connected over Slingshot until a WARN, from `fatal` or of the version, ended it."""
     lines = [one for rank in RANKS for one in _life(version, ["ofi cxi"] * 2, rank, "in a collective")]
     words = DATA["fatal"].get(warn) or VERSIONS[version][warn]
     lines += [one._replace(after=2) for one in _warned(version, 3, words)]
@@ -261,7 +261,7 @@ def _connects(stage: str, networks: list[str]) -> bool:
 
 
 def _life(version: str, networks: list[str], rank: int, stage: str, *, ends: bool = True) -> Iterator[Line]:
-    """Yield what a rank prints until it comes to a stage; of its end where it `ends` well."""
+    """Yield what a rank prints until it reaches a stage, and at its exit if it `ends` normally."""
     of, network, come = VERSIONS[version], networks[rank // 2], STAGES.index(stage)
     if network and come:
         how = NETWORKS[network]

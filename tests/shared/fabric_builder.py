@@ -1,6 +1,6 @@
-"""Stand-ins for the libraries of a fabric and for the C library under them: ELF files of any version.
+"""Stand-ins for the libraries of a fabric and for their C library: ELF files of any version.
 
-Only what the loader looks at is like the originals: names, needs, symbol versions. Nothing in them can be run.
+Only what the loader reads matches the originals: names, needs, symbol versions. Nothing in them can be run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RCCL_ALONE += "int ncclCommInitRank(void) { return 0; }"
 RCCL = RCCL_ALONE + fatbin_source("gfx90a", "gfx942")
 PLUGIN = "int ncclNetPlugin_v8;"
 ROCR = 'const char rocr[] = "\\0hsa_amd_pointer_info";'
-"""What a libfabric has in it that knows GPU memory, and opens ROCr for that."""
+"""A string found in a libfabric that supports GPU memory and opens ROCr for it."""
 
 
 # symbols of real libraries, for stand-ins that are linked with them in a real process
@@ -45,7 +45,7 @@ def versioned(
     source: str = "",
     function: str | None = None,
 ) -> Path:
-    """Link a library that defines some versions, and needs some of other libraries; `function` is in the oldest."""
+    """Link a library that defines some versions and needs those of others; `function` is in the first it defines."""
     needs = needs or {}
     if path.name.startswith("libfabric.so"):
         source += ROCR
@@ -71,7 +71,7 @@ def versioned(
 
 
 def c_library(root: Path, newest_minor: int, functions: Sequence[str] = ()) -> Path:
-    """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; returns the libc, which has the functions."""
+    """Put a loader and a libc.so.6 of glibc 2.<newest_minor> into a root; return the libc, which has the functions."""
     banner = f'const char banner[] = "GNU C Library (stand-in) stable release version 2.{newest_minor}.\\n";'
     versioned(root / LOADER[1:], source=f'{banner} const char dirs[] = "/lib64/\\0/usr/lib64/\\0";')
     versions = ("GLIBC_2.2.5", *(f"GLIBC_2.{minor}" for minor in range(14, newest_minor + 1)), "GLIBC_PRIVATE")
@@ -82,7 +82,7 @@ def c_library(root: Path, newest_minor: int, functions: Sequence[str] = ()) -> P
 
 
 def host(root: Path, *, glibc: int = 38, needs_glibc: int | None = None, json_c: str = "libjson-c.so.5") -> Path:
-    """Make the root of a node: libfabric with cxi under /opt/cray, libcxi and what they need in /usr/lib64."""
+    """Make the root of a node: libfabric with cxi under /opt/cray; libcxi and their dependencies in /usr/lib64."""
     libc = c_library(root, glibc)
     need = (f"GLIBC_2.{needs_glibc or glibc}",)
     usr = root / "usr/lib64"
@@ -119,7 +119,7 @@ def image(root: Path, *, glibc: int = 41, fabric: str = "FABRIC_1.3", plugin: bo
 
 
 def snapshot(root: Path, *include: str, name: str | None = None, **fields: Any) -> Path:
-    """Scan the root of a node, and write what was found beside it; `fields` are what else the snapshot says."""
+    """Scan the root of a node and write its snapshot beside it; `fields` override those of the snapshot."""
     with open_image(root) as node:
         taken = replace(scan_host({}, root=node.root, include=[Path(path) for path in include]), **fields)
     path = root.with_name(f"{name or root.name}.json")
@@ -128,7 +128,7 @@ def snapshot(root: Path, *include: str, name: str | None = None, **fields: Any) 
 
 
 def bundled(root: Path) -> Path:
-    """An image that has libfabric with the cxi provider and libcxi of its own, and an old C library."""
+    """Make an image that contains libfabric with the cxi provider, libcxi, and an old C library."""
     image(root, glibc=35)
     libc = root / "lib64/libc.so.6"
     cxi = versioned(root / "usr/lib64/libcxi.so.1", defines=("LIBCXI_1.4",), needs={libc: ("GLIBC_2.14",)})
@@ -139,7 +139,7 @@ def bundled(root: Path) -> Path:
 
 
 def stand_ins(folder: Path) -> Path:
-    """Make two states of a node, `host.json` and `now.json`, and the images `fits`, `old` and `bare` in a folder."""
+    """Write snapshots of two states of a node, `host.json` and `now.json`, and the images `fits`, `old` and `bare`."""
     for name, glibc in (("host", 38), ("now", 41)):
         node = host(folder / f"{name}-root", glibc=glibc, needs_glibc=glibc)
         snapshot(node, name=name).rename(folder / f"{name}.json")
@@ -150,7 +150,7 @@ def stand_ins(folder: Path) -> Path:
 
 
 def rocm_image(root: Path, rocm: str, *packages: str) -> Path:
-    """Write the files by which an image shows what it has."""
+    """Write the files that show which ROCm and Python packages an image contains."""
     (root / "etc").mkdir(parents=True)
     (root / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
     (root / "opt/rocm/.info").mkdir(parents=True)

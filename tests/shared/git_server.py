@@ -1,4 +1,4 @@
-"""Repositories of git on loopback, served by git's own `http-backend`, as servers do it."""
+"""Git repositories on loopback, served by git's own `http-backend`, as real servers do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(repository: Path, files: Mapping[str, str], *, links: Mapping[str, str] | None = None) -> str:
-    """Make a repository, or go on with it; return the commit that has these files, and those before."""
+    """Add files to a repository, which is made if it does not exist; return the new commit."""
     if not repository.exists():
         repository.mkdir(parents=True)
         git(repository, "init", "--quiet", "--initial-branch=main")

@@ -1,4 +1,4 @@
-"""GPU code as compilers lay it out, without the code: bundles, code objects, and libraries that carry them."""
+"""GPU code in the layout of compilers, without instructions: bundles, code objects, and libraries containing them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def hip(*targets: str) -> list[str]:
 
 
 def code_object(target: str = "gfx90a", *, version: int = 4, flags: int = 0) -> bytes:
-    """Return a code object of an EI_ABIVERSION: 2 is V4, 4 is V6."""
+    """Return a code object with this EI_ABIVERSION (2 is V4, 4 is V6)."""
     mach: int = table()["processors"][target]
     ident = b"\x7fELF\2\1\1\x40" + bytes((version,)) + bytes(7)
     return ident + struct.pack("<HHIQQQIHHHHHH", 3, 224, 1, 0, 64, 0, mach | flags, 64, 56, 0, 64, 0, 0)
 
 
 def bundle(*ids: str, codes: Sequence[bytes] = (), count: int | None = None, offset: int | None = None) -> bytes:
-    """Return a plain bundle with an entry of 64 bytes for each id but the host's; `count` and `offset` may lie."""
+    """Return a plain bundle with a 64-byte entry for each id except the host's; `count` and `offset` may lie."""
     ids = (HOST_ID, *ids)
     codes = (b"", *(codes or [code_object()] * (len(ids) - 1)))
     at = 32 + sum(24 + len(name) for name in ids)
@@ -38,7 +38,7 @@ def bundle(*ids: str, codes: Sequence[bytes] = (), count: int | None = None, off
 
 
 def compressed(plain: bytes, version: int = 3, *, whole: int | None = None, unpacked: int | None = None) -> bytes:
-    """Return a bundle packed with zlib; `whole` and `unpacked` may lie of its sizes."""
+    """Return a bundle compressed with zlib; `whole` and `unpacked` may lie about its sizes."""
     packed = zlib.compress(plain)
     unpacked = len(plain) if unpacked is None else unpacked
     size = 8 + {1: 12, 2: 16, 3: 24}[version] + len(packed) if whole is None else whole
@@ -48,12 +48,12 @@ def compressed(plain: bytes, version: int = 3, *, whole: int | None = None, unpa
 
 
 def pages(*bundles: bytes) -> bytes:
-    """Return bundles one after another, each at a page."""
+    """Return bundles one after another, each at the start of a page."""
     return b"".join(each + bytes(-len(each) % PAGE) for each in bundles)
 
 
 def library(fatbin: bytes | None, *, kind: int = 1) -> bytes:
-    """Return a library of the host with GPU code at a page."""
+    """Return a host library with GPU code at the start of a page."""
     blocks = [(b".hip_fatbin", kind, fatbin)] if fatbin is not None else []
     names = b"\0" + b"\0".join(name for name, _, _ in blocks) + b"\0.shstrtab\0"
     data = bytearray(PAGE)
@@ -69,6 +69,6 @@ def library(fatbin: bytes | None, *, kind: int = 1) -> bytes:
 
 
 def fatbin_source(*targets: str) -> str:
-    """Return C source of a library that has GPU code in section `.hip_fatbin`, as clang puts it there."""
+    """Return C source of a library with GPU code in the section `.hip_fatbin`, where clang puts it."""
     numbers = ", ".join(map(str, bundle(*hip(*targets))))
     return f'__attribute__((section(".hip_fatbin"), aligned({PAGE}), used)) const unsigned char fat[] = {{{numbers}}};'

@@ -1,4 +1,4 @@
-"""Images whose GPU code is for the GPUs that a test names."""
+"""Images with GPU code for chosen GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def only(*targets: str) -> bytes:
 
 
 def image(root: Path, files: dict[str, bytes], *, rccl: str | None = "gfx90a", of: str = "") -> Path:
-    """Return an image with a net plugin, an RCCL for a GPU (None: without any GPU code), and files."""
+    """Make an image with a net plugin, an RCCL for these GPUs (None: without GPU code), and these files."""
     fabric_builder.image(root)
     libc = root / "lib64/libc.so.6"
     source = RCCL_ALONE + (gpu.fatbin_source(*rccl.split()) if rccl else "")

@@ -1,4 +1,4 @@
-"""A server that sends what it is set to, whatever it is asked."""
+"""A server that sends fixed bytes in reply to any request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def serving(first: bytes, again: bytes) -> Iterator[str]:
-    """Answer with `first`, then with `again` without end, and yield the address.
+    """Answer with `first`, then endlessly with `again`; yield the address.
 
-    With `end` the connection ends after the first, with `reset` it breaks off.
+    If `again` is `end`, the connection is closed after `first`; if `reset`, it is reset.
     """
     over = threading.Event()
 

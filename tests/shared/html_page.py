@@ -1,4 +1,4 @@
-"""What a parser of HTML makes of a page, and what is true of every page."""
+"""A parser of our HTML pages, and the rules for every page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE = [
 
 @dataclass
 class Page(HTMLParser):
-    """A page as it was parsed; fails where a tag is not closed by its own."""
+    """A parsed page; parsing fails if a tag is not closed by its own end tag."""
 
     text: str
     open: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Page(HTMLParser):
 
 
 def judge(text: str) -> Page:
-    """Assert what is true of every page."""
+    """Assert the rules for every page; return the parsed page."""
     page = Page(text)
     assert not {tag for tag, _ in page.tags} & FORBIDDEN
     for _, attributes in page.tags:
@@ -84,11 +84,11 @@ def judge(text: str) -> Page:
             for name in attributes
             if name.startswith("on") or name in {"style", "src", "href", "srcdoc", "xlink:href"}
         ]
-    # the sheet is the one that the policy names, and nothing else may be loaded, run, sent or based elsewhere
+    # the policy allows only this style sheet: nothing else may be loaded, run or sent, and no base URL be set
     digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
     assert page.policy() == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     assert page.style in SHEETS
-    # people who do not see it, or have no mouse
+    # accessible without sight or a mouse
     assert page.attributes("html") == [{"lang": "en"}]
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels.count(1) == 1

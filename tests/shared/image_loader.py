@@ -1,4 +1,4 @@
-"""Every ELF file of an image, asked of the loader model and of the image's own ld.so in a container."""
+"""A comparison of the loader model with an image's own ld.so in a container, for every ELF file of the image."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARK = "@@ "
 
 
 def _script(environment: dict[str, str]) -> str:
-    """Return a loop that asks about each file on standard input; only the loader gets the variables."""
+    """Return a loop that traces each file named on standard input; only the loader gets the variables."""
     assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     return f"""
         cd /
@@ -36,7 +36,7 @@ def _script(environment: dict[str, str]) -> str:
 
 
 def elf_files(root: RootFileSystem) -> list[str]:
-    """Return the files that the loader of this image is for."""
+    """Return the ELF files that the loader of this image can load."""
     found: list[str] = []
     for folder in filter(root.is_dir, _FOLDERS):
         for path, kind in root.walk(folder):
@@ -54,7 +54,7 @@ def elf_files(root: RootFileSystem) -> list[str]:
 
 
 def ask_in_container(engine: Engine, image: Path, files: list[str], environment: dict[str, str]) -> dict[str, Trace]:
-    """Ask the loader of the image about all of them in one container."""
+    """Return the image's own loader's trace of each file; all run in one container."""
     done = subprocess.run(
         [engine.path, "exec", "--cleanenv", image, "/bin/sh", "-c", _script(environment)],
         input=os.fsencode("".join(f"{file}\n" for file in files)),
@@ -71,7 +71,7 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def assert_all_as_the_loader(engine: Engine, place: Path, environment: dict[str, str], enough: int) -> None:
-    """Compare what the model and the image's own loader say of every file of the image."""
+    """Assert that the model and the image's own loader agree on every file of the image."""
     with open_image(place) as image:
         files = elf_files(image.root)
         assert len(files) > enough
@@ -80,7 +80,7 @@ def assert_all_as_the_loader(engine: Engine, place: Path, environment: dict[str,
         different: list[str] = []
         for file in files:
             if real[file].crashed or (real[file].is_static and environment):
-                continue  # ld.so itself falls over programs that are linked to its own addresses
+                continue  # ld.so itself crashes on programs that are linked to its own addresses
             outcome = Process(image.root, settings_here(environment, Path("/")), cache=shared).start(file)
             try:
                 assert_same(outcome, real[file])

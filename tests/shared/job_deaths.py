@@ -1,4 +1,4 @@
-"""Deaths of jobs (tests/fixtures/job-deaths.toml): what is printed when a job ends so, by whom, and what is to be read in it."""
+"""Deaths of jobs (tests/fixtures/job-deaths.toml): what each prints, who prints it, and the expected signature."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-deaths.toml").read_text())
 EXITED: list[str] = DATA["exited"]
-"""What srun prints of any program that ends with an error."""
+"""What srun prints about any program that exits with an error."""
 TORCHRUN: list[str] = DATA["torchrun"]
-"""What torchrun prints of a rank that ends with an error."""
+"""What torchrun prints about a rank that exits with an error."""
 CASCADE: list[str] = DATA["cascade"]
-"""What other ranks and Slurm print of it afterwards."""
+"""What other ranks and Slurm print afterwards."""
 NETWORKS: dict[str, list[str]] = DATA["network"]
-"""What a rank prints of its network; `none`: nothing."""
+"""What a rank prints about its network; `none`: nothing."""
 FRAMES = ["Traceback (most recent call last):", '  File "/scratch/train.py", line 212, in <module>']
 
 
 @dataclass(frozen=True, slots=True)
 class DeathOfJob:
-    """What a rank, and then the launcher, print."""
+    """What the dying rank and then the launcher print."""
 
     id: str
-    """Of the signature that is to be named first."""
+    """Id of the signature that must be reported first."""
     rank: list[str]
     """Lines of the rank that dies."""
     launcher: list[str]
-    """Lines of the launcher: `{rank}` and `{node}` are those of the rank that dies."""
+    """Lines of the launcher; `{rank}` and `{node}` are those of the rank that dies."""
 
 
 def _death(ending: str, raises: str = "", rank: tuple[str, ...] = (), launcher: list[str] = EXITED) -> DeathOfJob:
@@ -39,7 +39,7 @@ DEATHS = {name: _death(**values) for name, values in DATA["death"].items()}
 
 
 def job(network: str, *ranks: int) -> list[str]:
-    """Return what ranks print of their network, of NETWORKS."""
+    """Return what these ranks print about their network, a key of NETWORKS."""
     return [
         f"{rank}: nid00510{1 + rank // 8}:{100 + rank}:1 [0] NCCL INFO {line.format(rank=rank)}"
         for rank in ranks

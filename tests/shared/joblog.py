@@ -1,7 +1,7 @@
-"""Logs as files hold them; and the log of a large job, as `srun -l` with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL gives it on LUMI-G.
+"""Logs as file content; the log of a large job: `srun -l`, NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,COLL on LUMI-G.
 
-The wording is that of RCCL 2.22.3 with aws-ofi-nccl 1.18.0. The ranks' lines are interleaved; between them stand training output,
-warnings and collectives.
+The wording is that of RCCL 2.22.3 with aws-ofi-nccl 1.18.0. The ranks' lines are interleaved with one another and with
+training output, warnings and collectives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_files(*files: tuple[str, Iterable[str]]) -> LogReport:
-    """Return what is read of files of one job, each a name and its lines."""
+    """Return the report on the files of one job, each given as a name and its lines."""
     reader = LogReader()
     for name, lines in files:
         reader.begin(name)
@@ -27,7 +27,7 @@ def read_files(*files: tuple[str, Iterable[str]]) -> LogReport:
 def bandwidth_table(
     nodes: int, ranks: int, busbw: float, *, name: str = "lumiimg-allreduce", wrong: int = 0, size: int = 256 << 20
 ) -> str:
-    """Return what a bandwidth test prints whose one row is of messages of `size` bytes; GB/s."""
+    """Return the output of a bandwidth test with a single row, for messages of `size` bytes; `busbw` is in GB/s."""
     devices = "".join(
         f"#  Rank {rank:2} Group  0 Pid  4{rank:03} on  nid00000{rank * nodes // ranks + 1} device  {rank % 8} "
         "[0000:c1:00.0] AMD Instinct MI250X\n"
@@ -54,7 +54,7 @@ _WARNING = (
 
 
 class Rank:
-    """One rank: where it runs, and what stands before its lines."""
+    """One rank: where it runs, and the prefix of its lines."""
 
     def __init__(self, number: int, sick: frozenset[int] = frozenset()) -> None:
         self.number = number
@@ -68,7 +68,7 @@ class Rank:
 
 
 def channel_log(ranks: int, size: int) -> Iterator[bytes]:
-    """Yield a job's start and then channels alone, as most lines of a large job are: about `size` bytes."""
+    """Yield about `size` bytes: a job's start, and then only channels, which are most lines of a large job."""
     job = [Rank(number) for number in range(ranks)]
     written, channel = 0, CHANNELS
     for piece in _start(job):
@@ -81,9 +81,9 @@ def channel_log(ranks: int, size: int) -> Iterator[bytes]:
 
 
 def job_log(ranks: int, size: int, *, sick: frozenset[int] = frozenset()) -> Iterator[bytes]:
-    """Yield the log of a job in pieces, about `size` bytes in all and never less than its start.
+    """Yield the log of a job in pieces, about `size` bytes in total, but at least its start.
 
-    The nodes numbered in `sick` have no plugin and go over TCP.
+    The nodes numbered in `sick` have no plugin and use TCP.
     """
     job = [Rank(number, sick) for number in range(ranks)]
     chance = random.Random(ranks)  # noqa: S311  (a log that can be written again)
@@ -98,7 +98,7 @@ def job_log(ranks: int, size: int, *, sick: frozenset[int] = frozenset()) -> Ite
 
 
 def _start(job: list[Rank]) -> Iterator[bytes]:
-    """Yield what the ranks print until they are connected, message by message through all ranks."""
+    """Yield what the ranks print until they are connected: each message by all ranks before the next message."""
     ranks, nodes = len(job), max(1, len(job) // GPUS)
     banner: tuple[str, ...] = (
         "RCCL version : 2.22.3-HEAD:7d8d67c",
@@ -150,7 +150,7 @@ def _network(rank: Rank) -> bytes:
 
 
 def _channel(rank: Rank, channel: int, ranks: int) -> bytes:
-    """Ring neighbours on the node by P2P, the node's last rank to the next node by the network."""
+    """Return the line of a ring channel: P2P within the node, the network from its last rank to the next node."""
     after = (rank.number + 1) % ranks
     bus, next_bus = 0xC1000 + rank.device * 0x5000, 0xC1000 + after % GPUS * 0x5000
     network = b"Socket/0" if rank.sick else b"Libfabric/%d/GDRDMA" % (rank.device // 2)
@@ -169,7 +169,7 @@ def _channel(rank: Rank, channel: int, ranks: int) -> bytes:
 
 
 def _running(job: list[Rank], chance: random.Random) -> Iterator[bytes]:
-    """Yield the job at work, without end."""
+    """Yield the output of the running job, endlessly."""
     step = 0
     yield b"".join(b"%b%b\n" % (r.label, _WARNING.replace(b"\n", b"\n" + r.label)) for r in job)
     while True:

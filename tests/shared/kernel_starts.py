@@ -1,4 +1,4 @@
-"""Containers of the kernel's own engine, started as lumiimg starts them."""
+"""Containers made directly with kernel namespaces, started as lumiimg starts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRATEGIES = {
     "test": ("--fakeroot", "--no-home", "--cleanenv", "--pid", "--pwd", "/"),
     "probe": (),
 }
-"""The options of each."""
+"""Options of the engine, by the purpose of the start."""
 
 
 def start(
@@ -26,7 +26,7 @@ def start(
     within: Sequence[str] = (),
     more: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Start a program; `within` is what the engine itself is started by."""
+    """Run a program in a container; `within` is a command prefix that starts the engine itself."""
     return subprocess.run(
         [*within, *PROGRAM, "exec", *STRATEGIES[way], *more, image, *argv],
         env=os.environ | (env or {}),

@@ -1,4 +1,4 @@
-"""Layer folders that are easy to break, a site, and values that are hard to write into a file."""
+"""Small layer folders for tests to break, a site, and values that are hard to write into a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MakeLayer(Protocol):
 
 
 def catalogue_of(layers: Path, **tables: str) -> Catalogue:
-    """Write layers that do nothing, by their layer.toml, and return the catalogue of them alone."""
+    """Write layers that do nothing, each with its layer.toml; return a catalogue of only these."""
     for name, toml in tables.items():
         (layers / name).mkdir()
         (layers / name / "layer.toml").write_text(toml)
@@ -38,7 +38,7 @@ def catalogue_of(layers: Path, **tables: str) -> Catalogue:
 
 
 def locked(catalogue: Catalogue, base: str, *add: str, **fields: Any) -> Lock:
-    """Return the lock of a request, for no machine and without a network. Raises as `Plan.require_lock`."""
+    """Return the lock of a request, without a machine or network. Raises what `Plan.require_lock` raises."""
     return decide(Request(base, add, **fields), PlanContext(catalogue)).require_lock()
 
 

@@ -1,4 +1,4 @@
-"""A web server on loopback, for whatever a test lets it answer."""
+"""A web server on loopback whose answers are defined by a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Asked:
     headers: dict[str, str]
     """By name in lower case."""
     served_bytes: int = 0
-    """How much of the answer's body went out."""
+    """Bytes of the answer's body sent."""
 
     @property
     def range(self) -> str | None:
@@ -32,21 +32,21 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer; a body in pieces is sent piece by piece, for as long as there are any."""
+    """An answer; an iterable body is sent piece by piece until it is exhausted."""
 
     status: int = 200
     body: bytes | Iterable[bytes] = b""
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
-    """What it says of its length; None: the truth, and nothing of a body in pieces."""
+    """The Content-Length to claim; None: the true one, or no header for a body in pieces."""
 
 
 Answer = Callable[[Asked], Reply | None]
-"""What is answered to a request; None: nothing, and the connection ends."""
+"""A function that returns the reply to a request; None closes the connection without one."""
 
 
 def part(reply: Reply, asked: Asked) -> Reply:
-    """Return the part of an answer that the request wants (RFC 9110, 14.2), or the whole."""
+    """Return the part of an answer that the request asks for (RFC 9110, 14.2), or all of it."""
     wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", asked.range or "")
     if wanted is None or reply.status != 200 or not isinstance(reply.body, bytes):
         return reply
@@ -59,7 +59,7 @@ def part(reply: Reply, asked: Asked) -> Reply:
 
 @contextlib.contextmanager
 def listening(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Answer until the block ends, each request in a thread of its own, and yield the address; over TLS if it is given."""
+    """Serve until the block ends, each request in its own thread, over TLS if given; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -76,10 +76,10 @@ def listening(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
             self.send_response_only(reply.status)
             for name, value in {**headers, "Connection": "close", **reply.headers}.items():
                 self.send_header(name, value)
-            with contextlib.suppress(OSError):  # who had read enough has gone
+            with contextlib.suppress(OSError):  # a client that has read enough closes the connection
                 self.end_headers()
                 for piece in pieces if self.command == "GET" else ():
-                    asked.served_bytes += len(piece)  # before: whoever has all of it may look at once
+                    asked.served_bytes += len(piece)  # first: a client that has the whole body may check at once
                     self.wfile.write(piece)
 
         do_HEAD = do_GET  # noqa: N815 - the name that the module calls
@@ -96,9 +96,9 @@ def listening(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
     with Server(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
-        # often, because shutdown() waits for it
+        # a short poll interval, because shutdown() waits for it
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
-        finally:  # else its thread would find the closed socket ready, again and again, until the end of all tests
+        finally:  # otherwise its thread would find the closed socket ready, and spin until the end of all tests
             server.shutdown()

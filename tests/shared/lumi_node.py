@@ -1,4 +1,4 @@
-"""Nodes in the likeness of LUMI's: one with all that a scan looks at, and two before and after the update of January 2026."""
+"""Nodes modelled on LUMI's: one with all that a scan reads, one from before the update of January 2026, one after."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ldconfig(root: Path) -> None:
 
 
 def put_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write texts by their paths below a root."""
+    """Write texts to their paths below a root."""
     for path, text in files.items():
         file = root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def put_files(root: Path, files: Mapping[str, str]) -> None:
 
 
 def make_host(root: Path) -> Path:
-    """Build the root of a node in the likeness of LUMI's: files by their names and needs, no code worth running."""
+    """Build the root of a node modelled on LUMI's: files with the right names and needs, but without real code."""
     if not Path(LOADER).exists():
         needs(LOADER)
     (root / "lib64").mkdir(parents=True)
@@ -65,7 +65,7 @@ def make_host(root: Path) -> Path:
     library(root / "opt/cray/xpmem/2.9.6/lib64/libxpmem.so.0", libc, source=_ANY)
     (root / "etc").mkdir()
     put_files(root, {"/etc/ld.so.conf": "/usr/lib64\n"})
-    ldconfig(root)  # makes the links of the sonames too
+    ldconfig(root)  # also creates the soname links
     put_files(root, NODES["whole"])
     (root / "opt/rocm").symlink_to("rocm-6.3.4")
     for name, target in (("cxi/cxi0", "cxi/cxi0"), ("net/hsn0", "net/hsn0")):
@@ -81,7 +81,7 @@ KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
 
 
 def november(root: Path) -> Path:
-    """A node before the update."""
+    """Make a node from before the update."""
     fabric_builder.host(root, glibc=31, needs_glibc=14, json_c="libjson-c.so.3")
     (root / "opt/cray/libfabric/1.22.0").rename(root / "opt/cray/libfabric/1.15.2.0")
     put_files(root, NODES["november"])
@@ -89,13 +89,13 @@ def november(root: Path) -> Path:
 
 
 def january(root: Path) -> Path:
-    """A node of the same kind after it."""
+    """Make a node of the same kind from after the update."""
     fabric_builder.host(root, glibc=38)
     put_files(root, NODES["january"])
     return root
 
 
-# LUMI AI workshop 09_Extreme_scale_AI and lumi-containers: the mask of rank i, for GPU i
+# the CPU mask of rank i, for GPU i; source: LUMI AI workshop 09_Extreme_scale_AI and lumi-containers
 LUMI_MASKS = (
     0x00FE000000000000,
     0xFE00000000000000,

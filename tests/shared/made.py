@@ -1,4 +1,4 @@
-"""What slow tools made, stored in build/ from one run to the next: by what it was made of, and by the tool's version."""
+"""A cache in build/ for the output of slow tools, keyed by the input and the tool's version."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _version(tool: Sequence[str]) -> bytes:
 
 
 def made(tool: tuple[str, ...], made_of: Iterable[str | bytes], make: Callable[[Path], object]) -> bytes:
-    """Return what `make` writes into a file. `tool` prints the version; `made_of` is all else that decides the bytes.
+    """Return what `make` writes into a file. `tool` prints its version; `made_of` is all other input.
 
-    Where the path of a temporary folder is part of it, nothing is stored: the next run has another one.
+    Nothing is stored if the input contains the path of a temporary folder, which is different in the next run.
     """
     parts = [part.encode() if isinstance(part, str) else part for part in made_of]
     digest = hashlib.sha256()
@@ -40,7 +40,7 @@ def made(tool: tuple[str, ...], made_of: Iterable[str | bytes], make: Callable[[
     temporary = os.fsencode(tempfile.gettempdir()) + b"/"
     if not any(temporary in part for part in parts if len(part) < 1 << 16):
         _FOLDER.mkdir(parents=True, exist_ok=True)
-        own = kept.with_suffix(f".{os.getpid()}")  # other workers may be making the same
+        own = kept.with_suffix(f".{os.getpid()}")  # other workers may be writing the same file
         own.write_bytes(content)
         own.replace(kept)
     return content

@@ -1,4 +1,4 @@
-"""A root file system in memory, as the loader model reads one."""
+"""A root file system in memory, with only the methods that the loader model uses."""
 
 from __future__ import annotations
 

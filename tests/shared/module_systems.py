@@ -1,4 +1,4 @@
-"""Real module systems for tests: Lmod and Tcl modules, started as a login shell does it."""
+"""Real module systems for tests: Lmod and Tcl modules, started as in a login shell."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
-# Debian's two packages exclude each other, so CI unpacks the second one beside the first (.ci/run)
+# Debian's two packages conflict, so CI unpacks the second one beside the first (.ci/run)
 _TCL = ("/opt/environment-modules/usr/lib/x86_64-linux-gnu/modulecmd.tcl", "/usr/lib/x86_64-linux-gnu/modulecmd.tcl")
 SYSTEMS = ("lmod", "tcl")
 NEXT = "-- next --"
 
 
 def start(system: str) -> str:
-    """Return what makes `module` known to bash; skip where the system is not here."""
+    """Return the shell code that defines `module` in bash; skip the test if the system is not installed."""
     if system == "lmod":
         if not LMOD.is_file():
             pytest.skip("lmod is not installed")
@@ -31,7 +31,7 @@ def start(system: str) -> str:
 def environments(
     system: str, use: Path, words: list[str], env: Mapping[str, str] | None = None
 ) -> tuple[list[dict[str, str]], str]:
-    """Run module commands one after the other; return the environment after each of them, and what was printed."""
+    """Run module commands one after the other; return the environment after each, and standard error."""
     lines = [start(system), f"module use {shlex.quote(str(use))}"]
     for word in words:
         lines += [f"module {word}", "env -0", f"printf '%s\\0' '{NEXT}'"]

@@ -1,13 +1,13 @@
-"""Scripts of layers that do to files whatever can be done to them: stacks that lie side by side in one image.
+"""Layer scripts that do to files everything that can be done to them, in several stacks side by side in one image.
 
-A script is a program that runs in the container: what it does follows from the numbers that it is given, and what the
-system refused to it is told by a file of the image.
+A script runs in the container. Its actions follow from its numbers (layer, stacks, seed), and it records in a file of
+the image which actions the system refused.
 """
 
 from __future__ import annotations
 
 LAYERS = 3
-"""Of a stack: the lowest makes files of every kind, and those above change them."""
+"""Layers per stack: the lowest makes files of every kind, and those above change them."""
 _PROGRAM = r"""
 import os, random, subprocess
 
@@ -97,5 +97,5 @@ for stack in range(STACKS):
 
 
 def script(layer: int, stacks: int, seed: int) -> str:
-    """Return the script of one layer of all stacks."""
+    """Return the script of one layer, for all stacks."""
     return f"python3 - <<'EOF'\nLAYER, STACKS, SEED = {layer}, {stacks}, {seed}\n{_PROGRAM}EOF\n"

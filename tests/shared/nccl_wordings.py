@@ -1,7 +1,7 @@
-"""Each version's wording of each outcome: what a careful engineer reads in it, the reader reads.
+"""Logs of each outcome in each version's wording; the reader must find in them what a careful engineer would.
 
-The logs are put together here from the messages of each family of versions (tests/fixtures/nccl-families.toml). Two ranks on
-two nodes print them, one message after the other, as a launcher collects them.
+The logs are composed from the messages of each family of versions (tests/fixtures/nccl-families.toml). Two ranks,
+usually on two nodes, print them, one message after the other, as a launcher collects them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOW = ("warn", "plugin", "plugin-warn", "bare")
 
 
 class Say(NamedTuple):
-    """A message, and who prints it how."""
+    """A message, and how it is printed."""
 
     text: str
     how: str = "info"
@@ -26,7 +26,7 @@ class Say(NamedTuple):
 
 @dataclass(frozen=True)
 class Plugin:
-    """What a plugin says of itself."""
+    """What a plugin prints about itself."""
 
     opening: list[str]
     provider: str
@@ -37,24 +37,24 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Family:
-    """What versions that speak alike print."""
+    """Messages of a family of versions with the same wording."""
 
     banner: list[str]
     file: str
     absent: list[str]
     broken: list[str]
-    """For all other errors of the loader; where it is `absent` the library does not distinguish them."""
+    """For all other loader errors; equal to `absent` if the library does not distinguish them."""
     plugin: str = ""
-    """Of PLUGINS."""
+    """Key in PLUGINS."""
     loaded: tuple[str, ...] = ()
-    """Empty where the version loads a plugin in silence."""
+    """Empty if the version loads a plugin silently."""
     refused: tuple[str, ...] = ()
-    """For a plugin that offers none of the APIs; empty where that is not known."""
+    """For a plugin that offers none of the APIs; empty if that message is unknown."""
     absent_cause: str = "plugin-absent"
     refused_cause: str = "plugin-no-symbol"
     chosen: tuple[str, ...] = ("Using network {network}",)
     fallen: tuple[str, ...] = ()
-    """After the failure of init(), before IB and Socket are tried."""
+    """After init() has failed, before IB and Socket are tried."""
     died: str = "Error: network AWS Libfabric not found."
     comm: tuple[str, ...] = ()
     channel: str = "Channel 00 : {a}[c1000] -> {b}[c1000] [send] via NET/{network}/0{gdr}"
@@ -62,9 +62,9 @@ class Family:
     warn: str = "{host}:4242:4300 [0] {place} NCCL WARN {text}"
     plugin_info: str = "{host}:4242:4300 [0] NCCL INFO {text}"
     plugin_warn: str | None = None
-    """As `warn`, by default."""
+    """Default: `warn`."""
     without: tuple[str, ...] = ()
-    """Outcomes that cannot be; with the reason."""
+    """Outcomes that are impossible in these versions."""
 
     @property
     def rccl(self) -> bool:
@@ -80,20 +80,20 @@ class Family:
         return reported[what] if what else True
 
     def value(self, name: str) -> Any:
-        """Return what the family, or else its plugin, says under a name."""
+        """Return the value of a name in the family, or else in its plugin."""
         return getattr(self, name) if hasattr(self, name) else getattr(PLUGINS[self.plugin], name)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended, and what is to be read in its log."""
+    """How a job ended, and the expected result of reading its log."""
 
     says: list[str]
     verdict: str
     confidence: str | None = None
     provider: str = ""
     network: str = ""
-    """The plugin's, by default."""
+    """Default: the plugin's."""
     gdr: bool = False
     error: str = ""
     one_node: bool = False
@@ -102,7 +102,7 @@ class Outcome:
     otherwise: str = ""
 
     def cause_of(self, family: Family) -> str | None:
-        """Return the id of the first cause of a log of these versions."""
+        """Return the id of the first cause expected for a log of this family."""
         cause = self.cause if family.holds(self.warned) else self.otherwise
         return family.value(cause[1:]) if cause and cause.startswith("@") else cause
 
@@ -114,13 +114,13 @@ NEED_A_PLUGIN = {"cxi", "tcp", "efa", "init", "domain", "cut-opened", "cut-selec
 
 
 def outcomes(family: Family) -> dict[str, Outcome]:
-    """Return the outcomes of which a family of versions says something, by their names."""
+    """Return the outcomes that a family of versions can report, by name."""
     return {
         kind: outcome
         for kind, outcome in OUTCOMES.items()
         if kind not in family.without
         and not (kind in NEED_A_PLUGIN and not family.plugin)
-        and not (kind == "refused" and not family.refused)  # 2.12 and older print nothing about it
+        and not (kind == "refused" and not family.refused)  # 2.12 and older do not report it
     }
 
 
@@ -137,7 +137,7 @@ def _messages(family: Family, parts: list[str], how: str = "info") -> Iterator[S
 
 
 def written(family: Family, outcome: Outcome) -> list[str]:
-    """Return the log: each message by rank 0, then by rank 8 on the other node."""
+    """Return the log: each message by rank 0, then by rank 8 on the other node (or rank 1, for a job on one node)."""
     hosts = ("nid005101", "nid005101" if outcome.one_node else "nid005102")
     lines: list[str] = []
     for say in _messages(family, outcome.says):

@@ -1,4 +1,4 @@
-"""What nodes answer to a check of many, and what is made of it."""
+"""Answers of nodes to a check of many nodes, and reports made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FABRIC = Library("libfabric.so.1.18.2", "/opt/cray/libfabric.so.1.18.2", "bb" * 
 
 
 def found(*texts: str) -> tuple[Finding, ...]:
-    """Findings of probes, each as `id severity`."""
+    """Return findings of probes, each given as `id severity`."""
     return tuple(
         Finding(text.split()[0], Severity(text.split()[1]), Level.PROBE, "as it was", remedy=(Remedy("do that"),))
         for text in texts
@@ -48,19 +48,19 @@ OTHER_CXI = replace(WELL, libraries=(FABRIC, Library("libcxi.so.1.7.0", CXI.path
 
 
 def answer(folder: Path, node: str, given: NodeAnswer = WELL, run: str = RUN) -> None:
-    """Write what a node answers."""
+    """Write the answer of a node."""
     write_answer(folder, replace(given, run=run, node=node))
 
 
 CONTEXT = unread(Path("image.sif"))
 FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (), (), CarriedManifest(None))
-"""What the files of an image say of which nothing is read."""
+"""The static result for an image that nothing has been read from."""
 
 
 def levels(
     gathered: NodeAnswers, why: str = "skipped (not requested)", *, wanted_run: bool = False
 ) -> LevelsTaken[NodeAnswers]:
-    """The probes alone."""
+    """Return levels of which only the probes were taken."""
     return LevelsTaken(gathered, None, why, wanted_run=wanted_run, of_probes="done")
 
 
@@ -69,7 +69,7 @@ def summed(folder: Path, job: list[str]) -> NodesReport:
 
 
 def saved(folder: Path, name: str, job: list[tuple[str, NodeAnswer | None]], image: str = "image.sif") -> Path:
-    """Write the report of nodes as `check --nodes --json` prints it; None: no answer."""
+    """Write a report on nodes as `check --nodes --json` prints it; None stands for a node without an answer."""
     (answers := folder / f"of {name}").mkdir()
     for node, given in job:
         if given is not None:

@@ -1,4 +1,4 @@
-"""OCI layouts and Docker archives, written by hand: what no engine would write can be written too."""
+"""OCI layouts and Docker archives, written directly, including forms that no engine would write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def member(name: str, content: bytes | None = None, **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:
-    """Return a file; without content a directory; or what `type` says."""
+    """Return a file, a directory if there is no content, or the given `type`."""
     info = tarfile.TarInfo(name)
     info.type = tarfile.REGTYPE if content is not None else tarfile.DIRTYPE
     info.mode = 0o644 if content is not None else 0o755
@@ -57,7 +57,7 @@ def digest(data: bytes) -> str:
 
 
 class Layout:
-    """The files of a layout, by their names."""
+    """The files of a layout by name."""
 
     def __init__(self) -> None:
         self.files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
@@ -71,7 +71,7 @@ class Layout:
         return self.blob(json.dumps(value).encode(), media_type, **more)
 
     def manifest(self, *layers: bytes, pack: str = "+gzip", config: object = None, **more: Any) -> dict[str, Any]:
-        """Add an image of unpacked layers and return the descriptor of its manifest."""
+        """Add an image of these uncompressed layers; return the descriptor of its manifest."""
         described = self.json(config if config is not None else make_config(*layers), CONFIG)
         packed = [self.blob(PACK[pack](layer), LAYER + pack) for layer in layers]
         return self.json({"schemaVersion": 2, "config": described, "layers": packed}, MANIFEST, **more)
@@ -100,14 +100,14 @@ def make_config(*layers: bytes) -> dict[str, Any]:
 
 
 def image(*layers: bytes, pack: str = "+gzip") -> Layout:
-    """Return a layout of one image."""
+    """Return a layout with one image."""
     layout = Layout()
     layout.index(layout.manifest(*layers, pack=pack))
     return layout
 
 
 def docker_save(path: Path, *layers: bytes, pack: str = "", images: int = 1, config: object = None) -> Path:
-    """Write what `docker save` wrote before it took up OCI."""
+    """Write an archive as `docker save` did before it adopted OCI."""
     listed = [
         {"Config": "config.json", "RepoTags": [f"x:{number}"], "Layers": [f"{n}/layer.tar" for n in range(len(layers))]}
         for number in range(images)
@@ -119,7 +119,7 @@ def docker_save(path: Path, *layers: bytes, pack: str = "", images: int = 1, con
 
 
 def random_layer(chance: random.Random) -> bytes:
-    """Return a layer; each of its members is below what is a folder in it, or in no layer anything else."""
+    """Return a layer; the parents of each member are folders in it, or at least nothing else in any layer."""
     long = f"{'n' * 200}/{'m' * 200}"
     names = [
         "a",

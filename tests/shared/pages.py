@@ -1,7 +1,7 @@
-"""Writes sample pages of `--html` into a folder.
+"""Writes sample `--html` pages into a folder.
 
-The images and hosts are folders of stand-ins (tests/shared/fabric_builder.py), the logs those of the fixtures and of a made
-large job; the programs that read them are the real ones.
+Images and hosts are folders of stand-ins (tests/shared/fabric_builder.py), logs come from the fixtures and a generated
+large job; the code that reads them is the real one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIB = 1 << 20
 
 
 def pages(folder: Path, work: Path) -> list[Path]:
-    """Write all sample pages; `work` is for what they are made of."""
+    """Write all sample pages; `work` is for their inputs."""
     image, node = (
         fabric_builder.image(work / "image", glibc=41),
         fabric_builder.snapshot(fabric_builder.host(work / "node", glibc=38)),
@@ -148,7 +148,7 @@ def on_gpu() -> GpuAccount:
 
 
 def green() -> str:
-    """Return the page of a check whose probes found nothing in the way: stand-ins for findings of a real machine."""
+    """Return the page of a check whose probes found no obstacle: stand-ins for findings of a real machine."""
     from lumiimg.check.answer import levels_taken
     from lumiimg.check.pipeline import CheckReport
 
@@ -162,7 +162,7 @@ def green() -> str:
 
 
 def nodes() -> str:
-    """Return the page of a check on 64 nodes, of which three are others and one is silent."""
+    """Return the page of a check on 64 nodes, of which two differ and one did not answer."""
     names = [f"nid{number:06}" for number in range(5000, 5064)]
     well = NodeGroup(
         tuple(names[:12] + names[14:63]),
@@ -205,7 +205,7 @@ def nodes() -> str:
 
 
 def build() -> str:
-    """Return the page of a build with a layer out of the cache."""
+    """Return the page of a build with one layer from the cache."""
     stages = (
         BuildStage(DOWNLOADS, 41.2, 0.0, 310 * MIB, reused=False),
         BuildStage("01-rocm-6.4.4", 0.1, 0.0, 4100 * MIB, reused=True),

@@ -1,4 +1,4 @@
-"""What tests share: real programs that they ask (where one is missing a test skips, which CI does not allow), effort."""
+"""Helpers of all tests: real programs (a test skips if one is missing, which CI does not allow), limits and effort."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ T = TypeVar("T")
 
 
 def examples(count: int) -> int:
-    """Return how many inputs a property test makes: LUMIIMG_FUZZ times as many as usual (`make fuzz`)."""
+    """Return the number of inputs of a property test: the usual number times LUMIIMG_FUZZ (`make fuzz`)."""
     return count * int(os.environ.get("LUMIIMG_FUZZ", "1"))
 
 
 EVERYTHING = bool(os.environ.get("LUMIIMG_ALL"))
-"""Whether what is exhaustive runs whole (`make test-all`)."""
+"""Whether exhaustive tests run in full (`make test-all`)."""
 
 
 def tenth_of(count: int) -> int:
-    """Return how many of something exhaustive a test takes: all in `make test-all`, else a tenth."""
+    """Return how many of `count` cases an exhaustive test runs: all in `make test-all`, otherwise a tenth."""
     return count if EVERYTHING else max(1, count // 10)
 
 
 def sampled(cases: Iterable[T], count: int) -> list[T]:
-    """Return some of the cases of a product, the same each time; all of them in `make test-all`."""
+    """Return a fixed sample of the cases; all of them in `make test-all`."""
     every = list(cases)
     return every if EVERYTHING else random.Random(35).sample(every, min(count, len(every)))  # noqa: S311
 
 
 def unwrapped(text: str) -> str:
-    """Return what a command printed, without the line breaks that the width of a terminal made."""
+    """Return the output of a command without line breaks, which depend on the terminal's width."""
     return " ".join(text.split())
 
 
 def patient(limit_s: float) -> float:
-    """Return a limit of a test, times LUMIIMG_TEST_PATIENCE: CI gives ten times the usual, as nothing there depends on speed."""
+    """Return a time limit times LUMIIMG_TEST_PATIENCE, which is 10 in CI, where nothing depends on speed."""
     return limit_s * float(os.environ.get("LUMIIMG_TEST_PATIENCE", "1"))
 
 
 def wait_until(condition: Callable[[], object], limit_s: float = 90) -> None:
-    """Wait for what another process or thread does; on a busy machine each step of it takes its time."""
+    """Wait for another process or thread, which may be slow on a busy machine."""
     deadline = time.monotonic() + patient(limit_s)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -61,7 +61,7 @@ def wait_until(condition: Callable[[], object], limit_s: float = 90) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there, and not waiting to be taken note of."""
+    """Return whether a process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -70,14 +70,14 @@ def alive(pid: int) -> bool:
 
 
 def needs(*programs: str) -> None:
-    """Skip a test whose program is not here."""
+    """Skip the test if a program is not installed."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
 
 
 def squashed(folder: Path, target: Path, *options: str, offset: int = 0) -> Path:
-    """Pack a folder as a build does, or with other options of mksquashfs."""
+    """Pack a folder with mksquashfs, with the options of a build unless others are given."""
     needs("mksquashfs")
     words = ["-noappend", "-quiet", "-no-progress", "-offset", str(offset), *(options or PACKED)]
     times = {} if "-all-time" in options else {"SOURCE_DATE_EPOCH": str(EPOCH)}
@@ -91,7 +91,7 @@ HEAVY = ("msgspec", "requests", "docker", "spython", "rich.progress", "urllib3",
 
 
 def loaded_after_each(commands: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], set[str]]:
-    """Return the modules that each command has loaded at its end: each is a fork of one Python that has loaded `main` only."""
+    """Return the modules loaded at the end of each command, run in a fork of a Python that has only imported `main`."""
     program = (
         "import os, sys\nfrom lumiimg.cli.main import main\n"
         f"for argv in {[list(argv) for argv in commands]!r}:\n"

@@ -1,6 +1,6 @@
-"""Every command that the program proposes to a test can be typed, and every finding has a whole sentence.
+"""Two rules for all tests: every command that the program proposes can be typed, and every finding has a full sentence.
 
-Hooks of all tests (conftest.py) hold it to that.
+Hooks in conftest.py enforce them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lumiimg.core.findings import STAND_INS, Advice, Severity
 _WORDS = re.compile(
     r"(?<![\w$/.-])(?:IMAGE|SITE|NAME|PATH|FILE|DIR|PROGRAM|OPTIONS|PROJECT|MODEL|PID|JOBID|COMMAND)(?![\w/.=-])"
 )
-"""Stand for a name that only the user knows."""
+"""Placeholders for a name that only the user knows."""
 _PLACES = re.compile(rf"\{{(?:{'|'.join(STAND_INS)})\}}|…|<version>|/VERSION|FOLDER|/path/|project_\\d")
 _ARGUMENT = re.compile(r"--arg (?:'[^']*'|\S+)")
-"""Holds what the user wrote."""
+"""Contains what the user wrote."""
 _WRITTEN = re.compile(r"(?<= -o )[^\s'\"]+")
 _FIRST = re.compile(r"^source <\((.*)\)$")
 
 
 @cache
 def fault(command: str) -> str | None:
-    """Return why a command cannot be typed as it stands; None where it can."""
+    """Return why a command cannot be typed as it is; None if it can."""
     if place := _WORDS.search(said := _ARGUMENT.sub("", command)) or _PLACES.search(said):
         return f"{place[0]} is no name"
     for part in _FIRST.sub(r"\1", command).split(" && "):
@@ -52,7 +52,7 @@ def fault(command: str) -> str | None:
 
 @contextmanager
 def proposals_are_typed() -> Iterator[None]:
-    """Have each advice that the program makes hold a command that its own parser takes."""
+    """Fail a test if the program advises a command that its own parser rejects, or that would overwrite a file."""
     made = Advice.__init__
 
     def checked(self: Advice, *values: object, **named: object) -> None:
@@ -70,7 +70,7 @@ def proposals_are_typed() -> Iterator[None]:
 
 @contextmanager
 def sentences_are_whole() -> Iterator[None]:
-    """Have each finding get a sentence, and the names for every place of it that the registry has."""
+    """Fail a test if a finding has no sentence, or lacks a value for a placeholder of its sentence in the registry."""
     add = Findings.add
 
     def checked(self: Findings, code: str, severity: Severity, summary: str | None = None, **given: Any) -> None:

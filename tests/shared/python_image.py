@@ -1,4 +1,4 @@
-"""A Python and a torch in the root of an image, as far as a model of the loader looks at them."""
+"""A Python and a torch in the root of an image, with only what the loader model reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.shared.fabric_builder import RCCL
 SITE = "lib/python3.12/site-packages"
 CALLS_RCCL = "int ncclCommInitRank(void); int all_reduce(void) { return ncclCommInitRank(); }"
 FIRST_MODULES = ("os.py", "site.py", "encodings/__init__.py", "encodings/aliases.py", "encodings/utf_8.py")
-"""By which a Python knows its standard library, and without which it does not start."""
+"""Files by which a Python recognizes its standard library, and without which it does not start."""
 
 TORCH = """\
 import ctypes
@@ -19,7 +19,7 @@ def _load_global_deps():
 _load_global_deps()
 from torch._C import *
 """
-"""How torch/__init__.py begins."""
+"""The beginning of torch/__init__.py."""
 
 
 def environment(root: Path, **variables: str) -> None:
@@ -28,7 +28,7 @@ def environment(root: Path, **variables: str) -> None:
 
 
 def python(root: Path, prefix: str, *arguments: str | Path) -> Path:
-    """Put an interpreter there, with the files of its library without which it does not start."""
+    """Add an interpreter with the library files without which it does not start; return its path."""
     for name in FIRST_MODULES:
         file = root / prefix / "lib/python3.12" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def venv(root: Path, prefix: str, home: str) -> None:
 
 
 def torch(root: Path, prefix: str, *, rccl: str = "librccl.so", version: str = "") -> Path:
-    """Put a torch there that brings an RCCL along, as wheels do; returns the RCCL."""
+    """Add a torch that includes an RCCL, as wheels do; return the RCCL."""
     package = root / prefix / SITE / "torch"
     own = library(package / "lib" / rccl, source=RCCL.replace("2.20.5", version or "2.20.5"))
     hip = library(package / "lib/libtorch_hip.so", *runpath("$ORIGIN"), own, source=CALLS_RCCL)

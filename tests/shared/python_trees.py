@@ -1,7 +1,7 @@
-"""Small roots with a real Python in them, made by chance from a seed, and what that Python says of its start there.
+"""Small roots that contain a real Python, generated from a seed, and what that Python reports about its start there.
 
-Who asks is nobody: a process in a chroot, as another user where root asks. An ordinary user asks as itself, in a namespace;
-so whatever strangers may not do with a file, its owner may not do either.
+The Python runs in a chroot: as nobody if the tests run as root, otherwise as the same user in a user namespace. So that
+both give the same result, a permission that others lack on a file is also taken from its owner.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _LINES = (  # noqa: SIM905 - a list of them would be 26 lines
     "/src|/src2|/opt/more|./egg|../egg|egg.egg|/missing|# /opt/more||   | /src|/src  |/src/|torch|/src.zip|code|code|code|gone"
     "|site|insert|append|\t/src2|import|importx /src|/opt/more/../src2"
 ).split("|")
-"""Of `.pth` files; a word alone stands for code that is made."""
+"""Lines of `.pth` files; some single words are replaced by generated code or files."""
 _CODE = {
     "site": ("import site; site.addsitedir('/opt/more')", "import os, site; site.addsitedir('/opt/more')"),
     "insert": ("import sys; sys.path.insert(0, '/src2')", "import sys; sys.path.insert(0, '/nowhere')"),
     "append": ("import sys; sys.path.append('/src')", "import sys; sys.path.append('/opt/more')"),
 }
-"""What such a word stands for: it changes sys.path."""
+"""Code that replaces such a word, and changes sys.path."""
 _LOCALE = Path("/usr/lib/locale/C.utf8")
 _NEW_USER = 0x10000000
 NAMES = ("torch", "torch._C", "torch.lib", "vllm")
@@ -77,7 +77,7 @@ print(repr([sys.path, [look(name) for name in NAMES], getattr(sys, 'ran', [])]))
 
 @dataclass(frozen=True)
 class Kit:
-    """A Python of this machine, as files that are linked into trees."""
+    """A Python of this machine, as files to be hard-linked into trees."""
 
     name: str
     folder: Path
@@ -92,7 +92,7 @@ class Kit:
 
 
 def kit_of(python: str, folder: Path) -> Kit:
-    """Copy the Python, what it needs, and of its standard library what it imports to start, into a folder."""
+    """Copy a Python into a folder, with its libraries and the standard modules that it imports at start."""
     frozen = ["-X", "frozen_modules=off"]
     ask = "import sys, sysconfig; print(repr((sys.version_info[:2], sysconfig.get_path('stdlib'), sysconfig.get_config_var('SOABI'), sys.base_prefix)))"
     version, stdlib, tag, _ = ast.literal_eval(_output([python, "-Ic", ask]))
@@ -125,14 +125,14 @@ def _output(argv: list[str | Path]) -> str:
 
 @dataclass
 class Tree:
-    """One root, and how its Python is started."""
+    """A root, and how its Python is started."""
 
     root: Path
     program: str
     environment: dict[str, str]
     options: list[str] = field(default_factory=list)
     closed: list[Path] = field(default_factory=list)
-    """What strangers may not read or enter."""
+    """Files and folders that the Python may not read or enter."""
 
     def remove(self) -> None:
         for path in reversed(self.closed):
@@ -142,7 +142,7 @@ class Tree:
 
 
 class Maker:
-    """Makes the trees of one kit."""
+    """A generator of trees with one kit."""
 
     def __init__(self, kit: Kit, place: Path) -> None:
         self.kit, self.place = kit, place
@@ -230,7 +230,7 @@ class _Making:
         return Tree(self.root, program, self.environment, options, closed)
 
     def base(self, base: str) -> list[str]:
-        """Put a Python below a prefix; return the paths of its programs."""
+        """Add a Python below a prefix; return the paths of its programs."""
         kit, chance = self.kit, self.chance
         full = kit.library
         stdlib = f"{base}/{self.lib}/{full}"
@@ -241,7 +241,7 @@ class _Making:
         if self.maybe(0.04):
             self.zip(f"{base}/{self.lib}/{full.replace('.', '')}.zip")
         if self.maybe(0.1):
-            # another one above or beside
+            # a second one in the root folder
             self.folder(f"/{self.lib}/{full}/lib-dynload")
         names = [full, "python3", "python"]
         real = chance.choice(names)
@@ -261,7 +261,7 @@ class _Making:
         return [f"{base}/bin/{name}" for name in names]
 
     def flavour(self, base: str) -> list[str]:
-        """Patch site.py as a distribution does; since 3.11 it is then not the frozen one that runs."""
+        """Patch site.py as a distribution does; return the options to run it instead of the frozen one (since 3.11)."""
         kit = self.kit
         site = self.at(f"{base}/{self.lib}/{kit.library}/site.py")
         text = site.read_text()
@@ -379,7 +379,7 @@ class _Making:
         self.paths.append(file)
 
     def fill(self) -> None:
-        """Put modules and `.pth` files into the folders."""
+        """Add modules and `.pth` files to the folders."""
         chance = self.chance
         if self.maybe(0.3):
             self.zip("/src.zip")
@@ -434,7 +434,7 @@ class _Making:
                     pass
 
     def compiled(self, source: Path) -> None:
-        """Put compiled code beside a source: of it, or older."""
+        """Perhaps add bytecode for a source, either up to date or stale."""
         if self.at(str(source)).is_relative_to(self.root) and self.maybe(0.6):
             cache = source.parent / "__pycache__"
             cache.mkdir(exist_ok=True)
@@ -482,7 +482,7 @@ class _Making:
         self.write(path, data)
 
     def close(self) -> list[Path]:
-        """Take rights from some of what is there."""
+        """Take permissions from some files and folders; return these."""
         chance = self.chance
         candidates = [path for path in self.paths if path.exists() and not path.is_symlink()]
         candidates += [
@@ -494,7 +494,7 @@ class _Making:
         stdlib = sorted(self.root.glob(f"*/lib/{self.kit.library}/encodings/*.py"))
         candidates += chance.sample(stdlib, min(2, len(stdlib)))
         candidates += [path.parent for path in stdlib[:1]]
-        # what programs and libraries need, and the files that all trees share, stay as they are
+        # what programs and libraries need stays accessible; files that all trees share are copied before a change
         shared = {self.at(path) for path in ("/lib", "/lib64", "/lib/x86_64-linux-gnu", "/usr", "/opt", "/bin")}
         shared |= {path for path in candidates if path.name == "bin" or path == self.root}
         closed = []
@@ -524,7 +524,7 @@ def _fedora(text: str) -> str:
 
 
 def _debian(text: str, *, by_variable: bool) -> str:
-    """Apply Debian's patch, of today or of bullseye."""
+    """Apply Debian's patch: the one from bullseye if `by_variable`, otherwise the current one."""
     if by_variable:
         condition = "'VIRTUAL_ENV' in os.environ or sys.base_prefix != sys.prefix"
     else:
@@ -547,7 +547,7 @@ def _debian(text: str, *, by_variable: bool) -> str:
 
 @dataclass(frozen=True)
 class Happened:
-    """What a Python that started says."""
+    """What a Python reports after it has started."""
 
     path: list[str]
     specs: list[tuple[str | None, list[str], str, bool] | None]
@@ -555,7 +555,7 @@ class Happened:
 
 
 def start_in(tree: Tree) -> Happened | str:
-    """Start the Python of a tree there; returns what it says, or why it ended."""
+    """Start the Python of a tree in it; return its report, or why it ended."""
     reading, writing = os.pipe()
     complains, errors = os.pipe()
     argv = [tree.program, "-B", *tree.options, "-c", f"NAMES = {NAMES!r}\n{_ASK}"]
@@ -567,7 +567,7 @@ def start_in(tree: Tree) -> Happened | str:
             os.dup2(errors, 2)
             _enter(tree.root)
             os.execve(tree.program, argv, environment)  # noqa: S606
-        except BaseException as error:  # noqa: BLE001 - whatever it is, this process ends here
+        except BaseException as error:  # noqa: BLE001 - this process must end here in any case
             os.write(2, f"not started: {error!r}".encode())
         finally:
             os._exit(97)

@@ -1,4 +1,4 @@
-"""Debian's own docker-registry on the loopback, and images that tests push to it."""
+"""Images that tests push to Debian's docker-registry on loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, object] | None = None) -> str:
-    """Push a one-layer image (OCI distribution specification), and return its digest; `config`: how it is started."""
+    """Push a one-layer image (OCI distribution specification) with a `config`; return its digest."""
     base = f"http://{address}/v2/{name}"
 
     def blob(data: bytes) -> dict[str, object]:
@@ -30,7 +30,7 @@ def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, obje
     diff_id = f"sha256:{hashlib.sha256(gzip.decompress(layer)).hexdigest()}"
     rootfs = {"type": "layers", "diff_ids": [diff_id]}
     document: dict[str, object] = {"architecture": "amd64", "os": "linux", "config": config or {}, "rootfs": rootfs}
-    document["history"] = [{"created_by": "a test"}]  # Buildah wants one for each layer
+    document["history"] = [{"created_by": "a test"}]  # Buildah requires an entry per layer
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -44,7 +44,7 @@ def push(address: str, name: str, tag: str, layer: bytes, config: dict[str, obje
 
 
 def layer_of(image: Path) -> bytes:
-    """Return the files of an image as a layer, read by our own reader."""
+    """Return the files of an image, read by our own reader, as a layer."""
     buffer = io.BytesIO()
     with open_image(image) as opened, tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, kind in opened.root.walk():

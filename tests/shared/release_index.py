@@ -1,5 +1,5 @@
-"""A package index on loopback with the real releases of tests/fixtures/releases: the lines that are read, in sdists and wheels
-that hold nothing else. It answers as JSON or HTML, with METADATA beside a wheel or not.
+"""A package index on loopback with the real releases of tests/fixtures/releases. Its sdists and wheels contain only the
+lines that are read, and padding. It answers in JSON or HTML, with or without METADATA beside each wheel.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ HTML = "text/html; charset=utf-8"
 
 @dataclass
 class ReleaseIndex:
-    """What it has and how it answers; tests change it while it serves."""
+    """The content and behaviour of the index; tests change it while it serves."""
 
     url: str = ""
     files: list[dict[str, Any]] = field(default_factory=lambda: tomllib.loads(FIXTURE.read_text("utf-8"))["file"])
     is_html: bool = False
     metadata: bool = True
-    """Whether METADATA lies beside a wheel."""
+    """Whether METADATA is offered beside each wheel."""
     yanked: dict[str, str] = field(default_factory=dict)
-    """Why a file was withdrawn, by its name."""
+    """Reasons for withdrawn files, by file name."""
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
-    """Type and body of the answer for a project, in the place of its page."""
+    """Type and body of the answer for a project, instead of its page."""
     broken: dict[str, bytes] = field(default_factory=dict)
-    """Files with other bytes than their own, by name."""
+    """Content that replaces that of a file, by file name."""
     asked: list[str] = field(default_factory=list)
 
 
 def body_of(file: dict[str, Any]) -> bytes:
-    """Return an sdist, or a wheel, with the texts of a file and a megabyte that nobody should fetch."""
+    """Return an sdist or a wheel with the texts of a release, and a megabyte that should never be fetched."""
     texts: dict[str, str] = file.get("texts", {})
     if file["file"].endswith(".tar.gz"):
         return archive_of({"AUTHORS": "nobody\n", **texts, "zzz": "z" * 1_000_000})

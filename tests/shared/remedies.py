@@ -1,4 +1,4 @@
-"""How the command of a remedy begins."""
+"""The beginnings of commands in remedies."""
 
 from __future__ import annotations
 

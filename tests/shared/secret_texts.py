@@ -1,4 +1,4 @@
-"""Secrets as people write them, each made of two words that are nowhere else."""
+"""Secrets in the forms in which people write them, each made of two words that occur nowhere else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 WORDS = ("Canary", "Yranac")
 MARKS = ("", "@", "/", ":", "?", "@/:", "//", "%2F", "=", "+", "!", "~", "#")
-"""Between the words of a password."""
+"""Separators of the two words of a password."""
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 LOGINS = (
     "https://me:{}@host.test/x-6.2.4.sif",
@@ -58,11 +58,11 @@ SHAPES = (
     ),
     *("https://hooks.slack.com/services/T0/B0/", "https://discord.test/api/webhooks/1234567890123/"),
 )
-"""What keys begin with."""
+"""Prefixes of keys."""
 
 
 def secrets() -> Iterator[str]:
-    """Texts with a secret in them that is made of WORDS."""
+    """Yield texts that contain a secret made of WORDS."""
     for form, mark in itertools.product(LOGINS, MARKS):
         yield form.format(mark.join(WORDS))
     for mark in MARKS:

@@ -1,4 +1,4 @@
-"""Scripts that set variables, what real shells make of them, and whether the reader of an image is right where it is sure."""
+"""Scripts that set variables, their effect in real shells, and a check of what our reader of scripts is sure of."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ PLAIN = (
     "OMP_NUM_THREADS=4 nproc\nexport A=1",
     "export A=1\n[[ $B == x && -d /opt ]]\nexport B=2 2>/dev/null",
 )
-"""All that they set is sure."""
+"""Scripts of which the reader knows all that they set."""
 
 CRASHES = ("export A=1 3>&-", "export A=1 9>/dev/null")
-"""At these Apptainer 1.4.5 crashes, and starts no container."""
+"""On these, Apptainer 1.4.5 crashes and starts no container."""
 OPEN = (
     'export A=1; : "${A:=2}"; : ${B=$A}; export B',
     ": ${NCCL_NET:=ofi}; export NCCL_NET",
@@ -146,7 +146,7 @@ OPEN = (
     "export A=1 \\\n # x \\\n C=3",
     *CRASHES,
 )
-"""What somebody sets by them is known only to a shell."""
+"""Scripts whose effect only a shell knows."""
 
 
 GRAMMAR = {
@@ -238,12 +238,12 @@ GRAMMAR = {
     "operator": (":-", "-", ":+", "+", ":=", "="),
     "name": ("A", "B", "NCCL_NET", "FI_PROVIDER", "LD_LIBRARY_PATH", "HOME"),
 }
-"""How scripts are put together: of each kind what stands for it, the first where it would become too deep."""
+"""Grammar of the generated scripts: the alternatives of each symbol; the first is used when nesting gets too deep."""
 _DEEP = 9
 
 
 def generated(chance: random.Random) -> Iterator[str]:
-    """Yield scripts without end."""
+    """Yield scripts endlessly."""
 
     def written(kind: str, depth: int) -> str:
         text = GRAMMAR[kind][0] if depth > _DEEP else chance.choice(GRAMMAR[kind])
@@ -254,7 +254,7 @@ def generated(chance: random.Random) -> Iterator[str]:
 
 
 def wrongly_sure(script: str, real: dict[str, str] | None, ignored: frozenset[str] = frozenset()) -> str | None:
-    """Return a variable of which the reader is sure, and a shell has something else; None where there is none."""
+    """Return a message about a variable that the reader is sure of but a shell sets differently, or None."""
     after = read(script)
     if after.lost:
         return None
@@ -272,7 +272,7 @@ def wrongly_sure(script: str, real: dict[str, str] | None, ignored: frozenset[st
 
 
 def read(*scripts: str) -> Shell:
-    """Read scripts as an engine sources them, from the PATH that it sets."""
+    """Read scripts as an engine sources them, starting from its default PATH."""
     shell = Shell()
     shell.set_default_path()
     for script in scripts:
@@ -281,13 +281,13 @@ def read(*scripts: str) -> Shell:
 
 
 def exported(shell: str, scripts: Sequence[str], folder: Path) -> list[dict[str, str] | None]:
-    """Return what each script exports, all in one process of a shell; None where it ends the shell."""
+    """Return what each script exports, or None if it ends the shell; all run in one shell."""
     subprocess.run([shell, "-c", driver(scripts, folder)], env={"PATH": DEFAULT_PATH}, cwd=folder, check=False)
     return collected(scripts, folder)
 
 
 def driver(scripts: Sequence[str], folder: Path) -> str:
-    """Write the scripts to files; return the script that sources each in a subshell of its own."""
+    """Write the scripts to files; return a script that sources each in its own subshell."""
     for number, script in enumerate(scripts):
         (folder / f"{number}.sh").write_text(f"{script}\n:\n", newline="")
         (folder / f"{number}.out").unlink(missing_ok=True)
@@ -297,7 +297,7 @@ def driver(scripts: Sequence[str], folder: Path) -> str:
 
 
 def collected(scripts: Sequence[str], folder: Path) -> list[dict[str, str] | None]:
-    """Return what a driver left."""
+    """Return the environments that a driver wrote, None for each missing one."""
     found: list[dict[str, str] | None] = []
     for number in range(len(scripts)):
         path = folder / f"{number}.out"

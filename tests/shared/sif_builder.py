@@ -1,4 +1,4 @@
-"""Images of one layer, without an engine."""
+"""SIF images made without an engine."""
 
 from __future__ import annotations
 

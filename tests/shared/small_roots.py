@@ -1,4 +1,4 @@
-"""A root folder of a few programs of this machine, which starts in milliseconds where a distribution's would take seconds."""
+"""A root folder with a few programs of this machine; it starts in milliseconds, where a distribution takes seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "sys", "tmp", "usr", "v
 
 
 def small_root(root: Path) -> Path:
-    """Write programs of this machine and their libraries into a new folder, as an image; return it."""
+    """Copy programs of this machine and their libraries into a new folder that serves as an image; return it."""
     for name in _FOLDERS:
         (root / name).mkdir(parents=True)
     (root / "bin").mkdir()

@@ -1,6 +1,6 @@
-"""A tree of all that a folder can hold, and the file systems that mksquashfs 4.7.5 made of it, in tests/fixtures/squashfs.
+"""A tree with everything that a folder can contain; mksquashfs 4.7.5 packed it into tests/fixtures/squashfs.
 
-`python -m tests.shared.squashfs_tree` makes them again.
+`python -m tests.shared.squashfs_tree` remakes these file systems.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def fill(root: Path) -> None:
 
 
 def fill_small(root: Path) -> None:
-    """Make a few files, of which each byte of the file system is known."""
+    """Make a few files, for a file system whose every byte is known."""
     (root / "d/e").mkdir(parents=True)
     (root / "d/file").write_bytes(b"content" * 3000)
     (root / "d/e/tail").write_bytes(b"tail")
@@ -74,7 +74,7 @@ def fill_small(root: Path) -> None:
 
 
 def mksquashfs(tree: Path, target: Path, *options: str) -> Path:
-    """Pack with the real one."""
+    """Pack a tree with the real mksquashfs, with fixed times and owner."""
     words: list[str | Path] = [
         "mksquashfs",
         tree,

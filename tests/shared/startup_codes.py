@@ -1,4 +1,4 @@
-"""Random start-up code, harmless and harmful, and what real Pythons make of it."""
+"""Random start-up code, harmless and harmful, and its effect in real Pythons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Box:
     e = env
     def __init__(self, x): self.x = x
 """
-"""A module that start-up code imports; nothing in it changes anything on its own, and all of it can be abused."""
+"""A module that start-up code imports; it changes nothing on its own, but all of it can be abused."""
 
 _ENVIRON = (
     ("import os", "os.environ"),
@@ -235,14 +235,14 @@ _AROUND = (
 
 @dataclass(frozen=True)
 class Code:
-    """A file that runs at the start: `.pth` or sitecustomize."""
+    """A file that runs when Python starts: `.pth` or sitecustomize."""
 
     name: str
     text: str
 
 
 def random_codes(seed: int, count: int) -> Iterator[Code]:
-    """Yield pieces of start-up code, the same for each seed."""
+    """Yield pieces of start-up code, always the same for a seed."""
     chance = random.Random(seed)  # noqa: S311 - not a secret
     for _ in range(count):
         code = "\n".join(_piece(chance) for _ in range(chance.choice((1, 1, 1, 2, 2, 3))))
@@ -337,11 +337,11 @@ for line in sys.stdin:
 
 
 ENVIRONMENT = {"SET": "old", "NCCL_SET": "old", "PATH": "/usr/bin"}
-"""Of the process in which the code runs."""
+"""Environment of the process in which the code runs."""
 
 
 def really(python: str, folder: Path, codes: Sequence[Code]) -> list[dict[str, Any]]:
-    """Return what each piece of code changes in a real Python: each runs in a fork of one, as site.py runs it."""
+    """Return what each piece of code changes in a real Python; each runs in a fork, as site.py would run it."""
     (folder / "helper.py").write_text(HELPER)
     lines = "\n".join(json.dumps([code.name, code.text]) for code in codes)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every JSON that a test sees of lumiimg is compared with its schema: in this process by a hook (conftest.py)."""
+"""Validation of all JSON of lumiimg that tests see; within this process, by a hook (conftest.py)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WRITERS = {
     "lumiimg.resolve.lock_file.to_record": "plan",
     "lumiimg.host.image_manifest.to_text": "bind-manifest",
 }
-"""What writes a document that is a file, not an output, and the schema of it."""
+"""Functions that write a document to a file instead of printing it, and its schema."""
 
 
 def validated(text: str | bytes, name: str) -> Any:
-    """Return what a JSON text holds, which must be strict JSON and of a schema."""
+    """Return the content of a JSON text; fail unless it is strict JSON and matches the schema."""
     data = strictly_read(text)
     if error := fault(data, name):
         pytest.fail(f"no {name}: {error}")
@@ -33,7 +33,7 @@ def validated(text: str | bytes, name: str) -> Any:
 
 
 def validated_output(command: str, text: str) -> Any:
-    """Return what `lumiimg COMMAND … --json` printed, which must be of a schema of this command."""
+    """Return the content that `lumiimg COMMAND … --json` printed; fail unless it matches a schema of this command."""
     data = strictly_read(text)
     kinds = [name for name in KINDS if f"lumiimg {command} " in whole(name)["title"]]
     faults = {name: fault(data, name) for name in kinds}
@@ -49,7 +49,7 @@ def strictly_read(text: str | bytes) -> Any:
 
 
 def fault(data: object, name: str) -> str | None:
-    """Return the faults of data by a schema."""
+    """Return the first violation of a schema, or None."""
     error = next(validator(name).iter_errors(data), None)
     return error and f"{error.json_path}: {error.message[:500]}"
 
@@ -67,7 +67,7 @@ def validator(name: str) -> Draft202012Validator:
 
 @contextmanager
 def outputs_validated() -> Iterator[None]:
-    """Compare with its schema whatever is printed as JSON in this process."""
+    """Validate all JSON that is printed or written in this process."""
     json_text = json_output.json_text
 
     def checked_output(name: str, value: object) -> str:

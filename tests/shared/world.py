@@ -1,5 +1,5 @@
-"""A small world on loopback: a registry, two package indexes, archives. It stands in for Docker Hub, PyTorch's index, PyPI and
-GitHub, which tests cannot reach; what is asked goes through the code that asks those.
+"""A small world on loopback: a registry, two package indexes, archives. It replaces Docker Hub, PyTorch's index, PyPI
+and GitHub, which tests cannot reach; requests go through the same code as those to the real ones.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ _PROJECT = '[project]\nname = "project"\nversion = "1.0"\n'
 
 @dataclass
 class World:
-    """What the server has; tests change it while it serves."""
+    """The content of the server; tests change it while it serves."""
 
     url: str = ""
     wheels: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Requirements by version, by project, in the index of everybody (`/pypi/simple`)."""
+    """Requirements by project and version in the general index (`/pypi/simple`)."""
     of_layers: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """The same in the index that layers name (`/whl`)."""
+    """The same for the index that layers name (`/whl`)."""
     files: tuple[Path, ...] = ()
-    """Wheels on disk, in the index that layers name; their metadata is not offered beside them."""
+    """Wheels on disk, served by the index that layers name, without separate metadata."""
     hashes: bool = True
-    """Whether the indexes give digests."""
+    """Whether the indexes offer digests."""
     image: bytes = b"layer"
     earlier: tuple[bytes, ...] = ()
-    """Images that the tag meant before, which a registry still has by their digests."""
+    """Images to which the tag pointed before; the registry still serves them by digest."""
     archives: bytes = b"archive of "
     requirements: dict[str, str] = field(default_factory=dict)
-    """Of archives of vLLM: its requirement files, by path; none has a line elsewhere."""
+    """Requirement files in archives of vLLM, by path; those of other projects list nothing."""
     uploaded: dict[str, str] = field(default_factory=dict)
-    """When a file came, by project and version: `egg 2.0`; where one is known, the index knows it of all."""
+    """Upload times, by project and version: `egg 2.0`; if any is given, the index offers one for every file."""
     yanked: tuple[str, ...] = ()
-    """Files that were withdrawn, as `egg 2.0`."""
+    """Withdrawn files, as `egg 2.0`."""
     down: tuple[str, ...] = ()
-    """Projects at which the index of everybody is out of order."""
+    """Projects for which the indexes return a server error."""
     asked: list[str] = field(default_factory=list)
-    """Paths, in order."""
+    """Requested paths, in order."""
 
     @property
     def mirrors(self) -> list[str]:
-        """Return the options that put this world in the place of the real one."""
+        """Return the options that redirect requests from the real world to this one."""
         host = self.url.removeprefix("http://")
         pairs = (
             ("docker.io", f"http://{host}"),
@@ -81,7 +81,7 @@ class World:
 
 
 def wheel(name: str, version: str, requires: tuple[str, ...], module: str | None = None) -> bytes:
-    """Return a wheel that holds what it says of itself, and perhaps a module of its name; the same bytes each time."""
+    """Return a wheel with its metadata, and perhaps a module of its name; the same bytes each time."""
     name_in_files = name.replace("-", "_")
     info = f"{name_in_files}-{version}.dist-info"
     texts = {
@@ -99,14 +99,14 @@ def wheel(name: str, version: str, requires: tuple[str, ...], module: str | None
 
 
 def metadata_of(name: str, version: str, requires: tuple[str, ...]) -> str:
-    """Return what a wheel says of itself."""
+    """Return the METADATA of a wheel."""
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Provides-Extra: {extra}" for one in requires for extra in re.findall(r"extra == '(\w+)'", one)]
     return "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), ""])
 
 
 def wheels_of_layers() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return every distribution that a shipped layer pins, without requirements."""
+    """Return every distribution that a shipped layer pins or requests, without requirements."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     catalogue = open_catalogue({"HOME": "/nonexistent"})
     for name in catalogue.layer_names():
@@ -122,7 +122,7 @@ def wheels_of_layers() -> dict[str, dict[str, tuple[str, ...]]]:
 
 @cache
 def _files_of_projects() -> dict[str, str]:
-    """Return the file that says what a project requires, by the beginning of the addresses of its archives."""
+    """Return the file with a project's requirements, by the prefix of the addresses of its archives."""
     catalogue = open_catalogue({"HOME": "/nonexistent"})
     sources = [source for name in catalogue.layer_names() for source in catalogue.entry(name).sources]
     return {
@@ -135,7 +135,7 @@ def _files_of_projects() -> dict[str, str]:
 
 
 def archive_of(files: dict[str, str]) -> bytes:
-    """Return a `.tar.gz` as GitHub makes one, of text files by path; the same bytes each time."""
+    """Return a `.tar.gz` of text files by path, in the layout of GitHub; the same bytes each time."""
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for path, text in files.items():
@@ -147,7 +147,7 @@ def archive_of(files: dict[str, str]) -> bytes:
 
 @contextmanager
 def serve(world: World, tls: ssl.SSLContext | None = None) -> Iterator[World]:
-    """Serve a world until the block ends; over TLS where it is said by what."""
+    """Serve a world until the block ends, over TLS if a context is given."""
 
     def answered(asked: Asked) -> Reply:
         world.asked.append(asked.path)
@@ -201,7 +201,7 @@ def _of_image(image: bytes, path: str) -> tuple[int, str, bytes]:
 
 
 def _on_disk(world: World, path: str) -> tuple[int, str, bytes] | None:
-    """Return a wheel that is a file, or the page of its project."""
+    """Return a wheel that is on disk, or the page of its project."""
     page: list[dict[str, object]] = []
     wanted = path.rstrip("/").rpartition("/")[2]
     for file in world.files:
@@ -244,17 +244,17 @@ def _index(world: World, path: str, projects: dict[str, dict[str, tuple[str, ...
 
 
 def sources_at(index: str, folder: Path, on_line: Callable[[str], None] = print) -> Sources:
-    """Return where downloads come from, with this index of Python packages and the cache in a folder."""
+    """Return the sources of downloads: this package index, and a cache in a folder."""
     web, mirrors = Http(), Mirrors({PYPI: index})
     return Sources(web, Store(folder / "sources", web, mirrors), mirrors, folder, on_line)
 
 
 def resolved_at(index: str, folder: Path, **wants: Any) -> ResolvedWheels:
-    """Resolve what a layer `a` wants, for Ubuntu 24.04, with this index of Python packages."""
+    """Resolve the requirements of a layer `a` for Ubuntu 24.04 with this package index."""
     layer, target = LayerRequirements("a", "1", **wants), PythonTarget((3, 12), (2, 39))
     return resolve_wheels([layer], target, sources_at(index, folder), until=None, preferred={})
 
 
 def forged(text: str) -> None:
-    """Write a lock that a stranger has changed, with the digest that it has then."""
+    """Write a lock that a stranger has changed, with a matching digest."""
     Path("lumiimg.lock").write_bytes(signed(text.encode()))
