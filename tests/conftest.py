@@ -1,4 +1,4 @@
-"""Options of the test run, the rule that CI skips nothing, and that whatever is printed as JSON is of its schema."""
+"""Options of the test run, and two rules: CI skips nothing, and all JSON output matches its schema."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.shared.proposals import proposals_are_typed, sentences_are_whole
 from tests.shared.validation import outputs_validated
 
 MAY_BE_ABSENT = "not beside this checkout"
-"""Of a skip that CI allows: material that a test uses where somebody has it."""
+"""Reason of the only skip that CI allows: optional material that few checkouts have."""
 
 
 def pytest_configure() -> None:
-    # what is tested is judged for no machine unless it names one
+    # tests are judged for no particular machine unless they name one
     os.environ["LUMIIMG_SITE"] = "generic"
     # a shell without job control starts what is in the background with Ctrl-C ignored, and so would be the programs
     # that tests interrupt
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # nohup has hangups ignored, and programs started here would inherit it: those that a test hangs up would never end
+    # nohup ignores SIGHUP, and programs started here would inherit that: those that a test hangs up would never end
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # some hundred thousand objects that stay until the end: the collector need not go through them again and again
+    # several hundred thousand objects live until the end: the collector need not traverse them again and again
     gc.freeze()
 
 
@@ -88,7 +88,7 @@ def _proposals_are_typed() -> Generator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shipped_layers_and_sites_are_read_once() -> Generator[None]:
-    """They stay as they are while tests run, and reading them was half of what commands cost here."""
+    """They do not change while tests run, and reading them took half the time of commands here."""
     layer_once, site_once = cache(layers.read_layer), cache(sites.read_site)
     folders = {shipped_layers(), Path(sites.__file__).with_name("sites")}
     read_layer, read_site = layers.read_layer, sites.read_site

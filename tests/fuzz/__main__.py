@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz [--seconds S] [--seed N] [TARGET…]`: new inputs for each target, on all processors.
+"""`python -m tests.fuzz [--seconds S] [--seed N] [TARGET…]`: try new inputs for each target, on all processors.
 
 `python -m tests.fuzz TARGET FILE…` tries files. Each find is written into the corpus; the exit code is then 1.
 """
@@ -24,19 +24,19 @@ _FINDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a target came to."""
+    """The result of fuzzing a target."""
 
     name: str
     tried: int
     taken: int
-    """Inputs that the parser did not refuse."""
+    """Number of inputs that the parser accepted."""
     seconds: float
-    """Of the processor."""
+    """Processor time."""
     finds: tuple[str, ...]
 
 
 def fuzz(name: str, seconds: float, seed: int) -> Outcome:
-    """Try the corpus, then mutations of it for so long; what comes out new and is taken is changed further."""
+    """Try the corpus, then mutations of it, for this processor time; some accepted inputs are mutated further."""
     target, chance = TARGETS[name], random.Random(f"{seed}{name}")  # noqa: S311 - to be repeated
     inputs = corpus.inputs(name)
     good: list[bytes] = []
@@ -46,7 +46,7 @@ def fuzz(name: str, seconds: float, seed: int) -> Outcome:
     with bounded():
         todo = list(inputs)
         while time.process_time() - start < seconds and len(found) < _FINDS:
-            # of what is refused early, little can be learned
+            # inputs that are refused early reach little code
             known = good if good and chance.random() < 0.7 else inputs
             data = todo.pop() if todo else mutated(target, chance, known)
             tried += 1
@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
         return _try(names[0], files)
     print(f"seed {asked.seed}", flush=True)
     outcomes = []
-    # a process for each target: what one leaves behind is no matter to the next
+    # one process per target, so that no target affects the next
     with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
         runs = [pool.apply_async(fuzz, (name, asked.seconds, asked.seed)) for name in names]
         for run in runs:

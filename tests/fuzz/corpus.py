@@ -1,4 +1,4 @@
-"""The inputs: `tests/corpus/TARGET.zip` holds what reaches code, `tests/corpus/TARGET/…` each find by its name."""
+"""The inputs: `tests/corpus/TARGET.zip` contains those that reach code, `tests/corpus/TARGET/…` the finds by name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def inputs(name: str) -> list[bytes]:
 
 
 def finds(name: str) -> dict[str, bytes]:
-    """Return the inputs that once were a fault, by what it was."""
+    """Return the inputs that once revealed a fault, by the name of the fault."""
     return {path.name: path.read_bytes() for path in sorted((FOLDER / name).glob("*"))}
 
 
 def keep_find(name: str, what: str, data: bytes) -> Path:
-    """Write an input that is a fault into the corpus; its name is for a person to change."""
+    """Write an input that reveals a fault into the corpus; a person should give it a better name."""
     path = FOLDER / name / f"new-{what}-{digest(data)}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -30,7 +30,7 @@ def keep_find(name: str, what: str, data: bytes) -> Path:
 
 
 def pack(name: str, inputs: Iterable[bytes]) -> Path:
-    """Write the inputs that are not finds, in an order and with dates that are always the same."""
+    """Write the inputs that are not finds, in a fixed order and with fixed dates."""
     path = FOLDER / f"{name}.zip"
     FOLDER.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:

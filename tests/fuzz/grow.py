@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz.grow [--seconds S] [TARGET…]`: a corpus that reaches more code, and no more of it than needed.
+"""`python -m tests.fuzz.grow [--seconds S] [TARGET…]`: find a minimal corpus that reaches more code.
 
-The mutations of `make fuzz`, guided: an input that takes steps from line to line of the package which none before it
-took is changed further. Then the fewest inputs that take all of those steps become the kept corpus. A new target begins
-with the good inputs that a person put into `tests/corpus/TARGET/`.
+These are the mutations of `make fuzz`, guided by coverage: an input that takes a new step from one line of the package
+to another is mutated further. Then few inputs that together take all of these steps become the stored corpus. A new
+target begins with the good inputs that a person put into `tests/corpus/TARGET/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_INPUTS = 60
 _INPUT_BYTES = 16 << 10
-"""Of an input that is stored; one that is there already may be larger."""
+"""Size limit of new stored inputs; those already in the corpus may be larger."""
 _PACKAGE = str(Path(__file__).parents[2] / "lumiimg")
 
 
@@ -53,7 +53,7 @@ def main(words: list[str]) -> int:
 
 
 def _grow(target: Target, reached: dict[bytes, Steps], seconds: float) -> int:
-    """Add inputs that reach more to those that are known, and return how many were tried."""
+    """Add inputs that reach more code to the known ones; return how many were tried."""
     chance = random.Random()  # noqa: S311
     inputs = [*reached]
     known: Steps = set().union(*reached.values())
@@ -70,14 +70,14 @@ def _grow(target: Target, reached: dict[bytes, Steps], seconds: float) -> int:
 
 
 def _steps_of(target: Target, data: bytes) -> Steps:
-    """Return what an input reaches; where the trace makes it too slow, what it reached by then."""
+    """Return the steps of an input; if tracing makes it too slow, those up to the time limit."""
     with _traced() as steps, contextlib.suppress(FaultError):
         try_input(target, data)
     return steps
 
 
 def _fewest(reached: dict[bytes, Steps]) -> list[bytes]:
-    """Return few inputs that reach together what all reach, first those that reach most for their size."""
+    """Return few inputs that together take all steps, those with the most steps for their size first."""
     left: Steps = set().union(*reached.values())
     smallest: list[bytes] = []
     while left and len(smallest) < _MOST_INPUTS:
@@ -89,7 +89,7 @@ def _fewest(reached: dict[bytes, Steps]) -> list[bytes]:
 
 @contextlib.contextmanager
 def _traced() -> Iterator[Steps]:
-    """Gather the steps from line to line of the package."""
+    """Collect the steps from line to line in the package."""
     steps: Steps = set()
 
     def enter(frame: Any, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Locks of the shipped catalogue, completed without a network: each digest that only it has is made up; and changed locks."""
+"""Locks of the shipped catalogue, completed offline with invented digests; and modified locks."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _made_up(text: str) -> str:
 
 
 def signed(data: bytes) -> bytes:
-    """Return a lock with the digest of what stands in it."""
+    """Return a lock with its digest replaced by that of its content."""
     head, border, body = data.partition(b"\n\n")
     line = b'digest = "sha256:%s"' % hashlib.sha256(body).hexdigest().encode()
     return re.sub(rb'(?m)^digest = "[^"]*"$', line, head, count=1) + border + body
 
 
 def lock_of_document(document: dict[str, Any]) -> bytes:
-    """Return a lock that says what somebody has made of it, with the digest that it has then."""
+    """Return the text of a lock with modified content and a matching digest."""
     head = {key: document[key] for key in ("format", "lumiimg", "digest")}
     body = {key: value for key, value in document.items() if key not in head}
     return signed(f"{tomli_w.dumps(head)}\n{tomli_w.dumps(body)}".encode())

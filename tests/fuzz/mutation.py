@@ -1,4 +1,4 @@
-"""Inputs out of other inputs: bytes, lines and trees changed in the ways that break readers."""
+"""Mutations of inputs: bytes, lines and trees, changed in ways that break readers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _bytes(data: bytes, chance: random.Random, corpus: Sequence[bytes]) -> bytes
             changed[at % len(changed)] ^= 1 << chance.randrange(8)
         case 1:
             changed[at : at + size] = chance.randbytes(size)
-        case 2:  # a number of the format: at a place where such stand, as a rule
+        case 2:  # a number of the format, usually at an aligned offset
             width = chance.choice((1, 2, 4, 8))
             at -= at % chance.choice((1, width))
             order = chance.choice(("little", "little", "big"))
@@ -93,7 +93,7 @@ def _lines(data: bytes, chance: random.Random, corpus: Sequence[bytes]) -> bytes
             lines[at:at] = other[start : start + chance.choice((1, 3, 30))]
         case 4:
             lines[at] = line.rstrip(b"\n")
-        case 5:  # one word for another
+        case 5:  # replace a word
             words = line.split(b" ")
             words[chance.randrange(len(words))] = chance.choice(WORDS)
             lines[at] = b" ".join(words)
@@ -124,7 +124,7 @@ def _toml(data: bytes, chance: random.Random, corpus: Sequence[bytes]) -> bytes:
 
 
 def _grafted(tree: Any, chance: random.Random) -> Any:
-    """Return a tree with another value, another key or one less somewhere."""
+    """Return a tree in which a value or key somewhere is replaced, repeated or removed."""
     if isinstance(tree, dict) and tree and chance.random() < 0.85:
         key = chance.choice(list(tree))
         match chance.randrange(10):

@@ -27,4 +27,4 @@ NOT_FOREIGN = {
     "report.terminal": "the lines that rich has just drawn",
     "engine.process": "the lines of any child, not taken apart further",
 }
-"""Modules that split or parse, but nothing foreign, and why."""
+"""Modules that split or parse, but no foreign input, and the reason."""

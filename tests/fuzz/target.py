@@ -1,4 +1,4 @@
-"""What a target is, and when an input is a fault."""
+"""The definition of a target, and of a fault."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, NoReturn, TypeVar
 from lumiimg.core.errors import BadInputError
 
 LIMIT_S = 2.0
-"""Of the processor, for one input."""
+"""Processor time for one input."""
 LIMIT_BYTES = 256 << 20
-"""Of address space that one input may take on top of what the process has."""
+"""Address space that one input may use in addition to that of the process."""
 HANG_LIMIT_S = 60.0
-"""Of the clock: what waits for something takes no time of the processor."""
+"""Wall-clock time, because waiting takes no processor time."""
 INPUT_LIMIT_BYTES = 64 << 10
 
 
@@ -29,24 +29,24 @@ class Target:
 
     name: str
     parsers: tuple[str, ...]
-    """What it calls, of this package: `elf.facts.read_elf`; a leading underscore where the reader is a part."""
+    """The functions of this package that it calls: `elf.facts.read_elf`; an internal one has a leading underscore."""
     call: Callable[[bytes], str | None]
-    """Parses, uses what comes out, and returns what a person would be shown of it, where that is text of ours."""
+    """Parses an input, uses the result, and returns the text that we would print about it, if any."""
     refuses: tuple[type[Exception], ...] = (BadInputError,)
-    """The errors by which the parser refuses an input; any other is a fault."""
+    """The errors with which the parser may refuse an input; any other is a fault."""
     form: str = "lines"
-    """How inputs are changed: `bytes`, `lines`, `json`, `toml`."""
+    """How inputs are mutated: as `bytes`, `lines`, `json` or `toml`."""
     repair: Callable[[bytes], bytes] | None = None
-    """Makes sums and digests right again, so that a change gets past them."""
+    """Corrects checksums and digests, so that a mutation gets past them."""
     rounds: int = 40
-    """Mutations in `make test`; fewer for a parser that takes milliseconds."""
+    """Number of mutations in `make test`; fewer for a parser that takes milliseconds."""
 
 
 TARGETS: dict[str, Target] = {}
 
 
 def target(name: str, *parsers: str, **more: Any) -> Callable[[_Call], _Call]:
-    """Make a function the `call` of a target (`more`: its other fields), and give it a place among all of them."""
+    """Register a target with the decorated function as its `call`; `more` are its other fields."""
 
     def add(call: _Call) -> _Call:
         TARGETS[name] = Target(name, parsers, call, **more)
@@ -56,16 +56,16 @@ def target(name: str, *parsers: str, **more: Any) -> Callable[[_Call], _Call]:
 
 
 class FaultError(Exception):
-    """An input that a parser does not bear."""
+    """An input that reveals a fault of a parser."""
 
 
 class _TooSlowError(BaseException):
-    """Not an Exception: no parser may take it for a broken input."""
+    """Not an Exception, so that no parser can mistake it for a broken input."""
 
 
 @contextlib.contextmanager
 def bounded(limit_bytes: int = LIMIT_BYTES) -> Iterator[None]:
-    """Bound memory and time of what runs within; the time of each input is set by `try_input`."""
+    """Limit memory and time of what runs within; `try_input` sets the time of each input."""
 
     def stop(_signal: int, _frame: object) -> NoReturn:
         raise _TooSlowError
@@ -82,7 +82,7 @@ def bounded(limit_bytes: int = LIMIT_BYTES) -> Iterator[None]:
 
 
 def try_input(target: Target, data: bytes) -> bool:
-    """Tell whether the parser takes an input; False where it refuses it as it should. Raises FaultError."""
+    """Return whether the parser accepts an input; False if it refuses it properly. Raises FaultError."""
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     signal.setitimer(signal.ITIMER_REAL, HANG_LIMIT_S)
     try:

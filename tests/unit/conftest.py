@@ -1,4 +1,4 @@
-"""What several unit tests need: no network, and layer folders that are easy to break."""
+"""Fixtures of unit tests: no network, and small layer folders to break."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOPBACK = {"localhost", "127.0.0.1", "::1", "", None}
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_server_but_those_of_tests() -> Generator[None]:
-    """What a package index has today must not decide how a test ends."""
+    """The current content of a package index must not affect the result of a test."""
     really = socket.getaddrinfo
 
     def getaddrinfo(host: str | bytes | None, *args: object, **options: object) -> object:
@@ -27,10 +27,10 @@ def _no_server_but_those_of_tests() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", getaddrinfo)
         yield
-    # one that goes on takes the processor from all tests behind it
+    # a server that keeps running takes processor time from all later tests
     servers = [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
     for thread in servers:
-        thread.join(5)  # one that was shut down may be at its last line
+        thread.join(5)  # a server that was shut down may still be ending
     assert not [thread for thread in servers if thread.is_alive()]
 
 
@@ -44,7 +44,7 @@ def layers(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_layer(layers: Path) -> MakeLayer:
-    """Write a layer folder; other files by name, `_` for `.`: test_sh="…"."""
+    """Write a layer folder; other files are keywords, with `_` for `.`: test_sh="…"."""
 
     def make(name: str, toml: str = LAYER, *, post: str = "true\n", **files: str) -> Path:
         folder = layers / name
@@ -60,7 +60,7 @@ def make_layer(layers: Path) -> MakeLayer:
 
 @pytest.fixture
 def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without settings, and a cache of its own."""
+    """A home without settings, with its own cache."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -71,12 +71,12 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pause before a server is asked again, and uv asks once."""
+    """No pause before a request is retried, and no retries of uv."""
     monkeypatch.setattr("lumiimg.fetch.connection._PAUSE_S", 0.0)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
 
 
 @pytest.fixture
 def no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a kernel that makes no namespaces: what starts the kernel's own engine ends at once."""
+    """A stand-in for a kernel that creates no namespaces: the program of the kernel's own engine fails at once."""
     monkeypatch.setattr("lumiimg.engine.namespaces.PROGRAM", ("/bin/false",))

@@ -1,4 +1,4 @@
-"""The all-reduces of the netprobe layer: sums that float can hold, however large the job, and how ranks end."""
+"""The all-reduces of the netprobe layer: sums that a float represents exactly in jobs of any size, and how ranks end."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_each_stand_in_has_the_functions_that_the_program_looks_up() -> None:
         assert wanted - has == set(), of_hip
 
 
-# ---- a rank that died, while another one waits for it in an all-reduce
+# ---- a rank that died while another one waits for it in an all-reduce
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
-    """The all-reduce, of small messages alone, on stand-ins for librccl and libamdhip64."""
+    """The all-reduce, of small messages only, on stand-ins for librccl and libamdhip64."""
     needs("gcc")
     folder = tmp_path_factory.mktemp("allreduce")
     built, source = folder / "allreduce", folder / "allreduce.c"
@@ -102,11 +102,11 @@ def test_a_rank_that_waits_for_one_that_died_ends_with_the_error_of_rccl(
     assert events == [noted if code == 23 else silent]
 
 
-# ---- ranks that do not come back: nothing of torch is needed to see how they end
+# ---- ranks that hang: torch is not needed to test how they end
 
 
 def ranks_of_torch(folder: Path, device: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the script on a stand-in for torch, whose ranks do `device` first of all."""
+    """Run the script on a stand-in for torch, whose ranks do `device` first."""
     (folder / "torch").mkdir()
     (folder / "torch/__init__.py").write_text(f"import multiprocessing, os\ndef device(name):\n    {device}\n")
     (folder / "torch/distributed.py").touch()

@@ -1,4 +1,4 @@
-"""From findings to the answer of a check: what is a no, what is green, and what leaves it open."""
+"""From findings to the answer of a check: what makes it a no, what makes it green, and what leaves it open."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`bind`, `explain` and `check --host`: what must come from a machine, tried in the model of the loader.
+"""`bind`, `explain` and `check --host`: what must come from a machine, tried in the loader model.
 
-The libraries are stand-ins (tests/shared/fabric_builder.py): the loader looks at nothing else of them.
+The libraries are stand-ins (tests/shared/fabric_builder.py) with all that the loader reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEAST = "libcxi libfabric libjson-c libnl-3"
 
 
 class Asked:
-    """An image and a node, and the commands that are asked about both."""
+    """An image and a node, and the commands that judge them."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -64,18 +64,18 @@ class Asked:
         self.node = snapshot(self.host, *include)
 
     def says(self, **fields: object) -> None:
-        """Let the snapshot say something else."""
+        """Change fields of the snapshot."""
         self.node.write_text(json.dumps(json.loads(self.node.read_text()) | fields))
 
     def run(self, *words: str | Path, host: bool = True) -> tuple[int, str, str]:
-        """Return the exit code, what is printed, and what is reported of it."""
+        """Return the exit code, standard output, and standard error."""
         code = main([*map(str, words), *(["--host", str(self.node)] if host else [])])
         out, err = self.capsys.readouterr()
         assert "\x1b" not in out + err
         return code, out, err
 
     def bind(self, code: int, binds: str | None = None, fabric: str = "host", refused: str = "") -> dict[str, Any]:
-        """Compare what `bind` answers with names up to `.so`, and with what the last thing refused needs."""
+        """Compare the answer of `bind` with library names up to `.so`, and with the needs of the last refused one."""
         found, out, _ = self.run("bind", self.root, "--json")
         data: dict[str, Any] = json.loads(out)
         assert (found, data["schema"]) == (code, 1)
@@ -90,12 +90,12 @@ class Asked:
         return code, json.loads(out), err
 
     def check(self, *, host: bool = True) -> tuple[int, dict[str, dict[str, Any]]]:
-        """Return the exit code, and the findings by their names."""
+        """Return the exit code, and the findings by name."""
         code, out, _ = self.run("check", self.root, "--level", "static", "--json", host=host)
         return code, {finding["id"]: finding for finding in json.loads(out)["findings"]}
 
     def verdicts(self) -> tuple[int, int, int]:
-        """Ask all three commands."""
+        """Return the exit codes of all three commands."""
         bind, _, reported = self.run("bind", self.root)
         explain, check = self.run("explain", self.root)[0], self.check()[0]
         assert explain != 0 or check == 0, "explain is greener than check"
@@ -110,7 +110,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Asked:
-    """An image that is not made yet, and a node with glibc 2.38 whose libraries need just that."""
+    """An image that is not made yet, and a node with glibc 2.38 whose libraries need exactly that."""
     found = Asked(tmp_path, capsys)
     fabric_builder.host(found.host)
     found.scan()
@@ -149,7 +149,7 @@ def test_a_libfabric_of_the_image_without_the_provider_is_replaced_where_the_plu
     own(asked.image(), "libfabric.so.1", "FABRIC_1.3")
     refusal = asked.bind(0, LEAST)["refusals"][0]
     assert (refusal["need"], "was built without it" in refusal["have"]) == ("the cxi provider", True)
-    # LD_LIBRARY_PATH does not reach past a DT_RPATH: to say that the host's is taken would be wrong
+    # DT_RPATH precedes LD_LIBRARY_PATH: a claim that the host's is used would be wrong
     image = asked.image("tied")
     tied = versioned(image / "opt/lf/libfabric.so.1", defines=("FABRIC_1.3",))
     library(image / USR / "librccl-net.so", tied, *rpath("/opt/lf"), source=PLUGIN)
@@ -246,7 +246,7 @@ REFUSED = {
         "headers of the host's libfabric",
     ),
 }
-"""What an image is made with, and what is reported of it."""
+"""The options of an image, and what is reported about it."""
 
 
 def test_a_refusal_names_both_versions_and_stops_whoever_does_not_look_at_the_exit_code(asked: Asked) -> None:
@@ -296,7 +296,7 @@ def test_libcxi_somewhere_in_the_process_is_no_provider(asked: Asked) -> None:
 
 
 def exported(script: str, **variables: str) -> dict[str, str]:
-    """Return what a shell has that reads the exports."""
+    """Return the variables of a shell that has evaluated the exports."""
     env = {"PATH": "/usr/bin", **variables}
     done = subprocess.run(["sh", "-euc", script + "env"], capture_output=True, text=True, check=True, env=env)
     return dict(line.partition("=")[::2] for line in done.stdout.splitlines())
@@ -339,7 +339,7 @@ def test_sourcing_twice_binds_once_and_keeps_what_the_user_has(asked: Asked) -> 
     asked.says(engine={"name": "Apptainer", "version": "1.4.5", "settings": {}})
     asked.image()
     script = asked.text("shell")
-    # Apptainer would pass over the older name once its own is set
+    # Apptainer ignores the older name once its own is set
     once = exported(script, SINGULARITY_BIND="/mine")["APPTAINER_BIND"]
     assert once.startswith("/mine,/opt/cray/")
     assert f"/usr/lib64/libcxi.so.1:{PRIVATE}/libcxi.so.1" in once.split(",")
@@ -444,7 +444,7 @@ def test_each_family_of_versions_has_a_margin_of_its_own() -> None:
 
 
 def test_a_version_that_a_library_would_only_like_to_have_makes_no_margin_smaller() -> None:
-    """The loader goes past a weak need (VER_FLG_WEAK)."""
+    """The loader ignores a weak need (VER_FLG_WEAK) that is not met."""
     libc = item("libc.so.6", defines=("GLIBC_2.34", "GLIBC_2.38"))
     plugin = item("librccl-net.so", ("libc.so.6", "GLIBC_2.34"), host="/usr/lib64/librccl-net.so")
     weak = VersionNeed("libc.so.6", "GLIBC_2.39", weak=True)

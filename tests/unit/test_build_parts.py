@@ -1,4 +1,4 @@
-"""What builds are made of, on real squashfs files: the SIF around them, the cache, how a layer's files are found, last words."""
+"""Parts of builds, on real squashfs files: the SIF, the cache, how a layer's files are found, and notices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def tree(path: Path) -> dict[str, tuple[str, int, bytes]]:
-    """What an image shows: kind, permissions and content by path."""
+    """Return kind, permissions and content of each path of an image."""
     found = {}
     with open_image(path) as image:
         for entry in image.root.walk():
@@ -77,7 +77,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def changed(root: Path) -> None:
-    """Do to a root folder what scripts do."""
+    """Change a root folder as scripts do."""
     shutil.rmtree(root / "etc/apt")
     (root / "etc/apt").mkdir()
     (root / "etc/apt/conf").write_text("anew")
@@ -104,7 +104,7 @@ def test_the_difference_of_a_folder_laid_over_it_is_the_folder(tmp_path: Path, b
     assert "/usr/bin/other" in expected
     names = {path.relative_to(tmp_path / "delta").as_posix() for path in (tmp_path / "delta").rglob("*")}
     assert "etc/apt/keys" in names, "a whiteout for what the folder had"
-    # and back: unpacked over a copy of the base, it is the folder again
+    # and back: unpacked over a copy of the base, it gives the same folder
     copy = tmp_path / "copy"
     unpack(copy, below)
     unpack(copy, delta)
@@ -276,7 +276,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_two_builds_of_one_layer_at_once_keep_one_result_and_both_have_it(tmp_path: Path) -> None:
-    """Also where the first was killed at any moment: nothing of it is waited for."""
+    """Even if the first was killed at any moment: nothing waits for it."""
     cache, key = LayerCache(tmp_path / "cache"), CacheKey({"a": 1})
     with cache.building() as slow:
         (slow / "data.sqfs").write_bytes(b"slow")
@@ -392,7 +392,7 @@ def test_the_bill_names_packages_distributions_and_sources(base: Path) -> None:
 
 
 def left_out(image: Image) -> list[str]:
-    """What a bill says that it does not have."""
+    """Return what a bill of materials lists as left out."""
     metadata = json.loads(bill(Inventory(image), [], "x"))["metadata"]
     assert all(one["name"] == "lumiimg:incomplete" for one in metadata.get("properties", []))
     return [one["value"] for one in metadata.get("properties", [])]
@@ -439,7 +439,7 @@ def test_the_bill_of_a_system_whose_packages_cannot_be_listed_says_so(base: Path
         ]
 
 
-# what is printed while it runs
+# what is printed during a build
 
 
 def test_a_silent_step_shows_that_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,12 +487,12 @@ def test_what_a_layer_compiled_is_taken_again_where_all_that_it_depends_on_is_th
 
 
 def of_layer(name: str, kept: Path, *, has_ended: bool = True) -> Any:
-    """A layer while it is built, as far as it keeps something."""
+    """Return a stand-in for a layer during its build, with only what concerns kept folders."""
     return SimpleNamespace(definition=SimpleNamespace(layers=(name,)), compile_cache=kept, has_ended=has_ended)
 
 
 def notices_of(cache: LayerCache, folder: Path, script: Callable[[Path], None], *, has_ended: bool = True) -> list[str]:
-    """What is reported of a run of a stand-in for a script, which has one folder."""
+    """Return what is reported about a run of a stand-in for a script with one folder."""
     notices: list[str] = []
     shutil.rmtree(folder, ignore_errors=True)
     with keeping(cache, CacheKey({"kept": 1}), of_layer("vllm", folder, has_ended=has_ended), notices.append):
@@ -548,7 +548,7 @@ def test_what_a_later_run_compiles_is_cached_too_and_what_it_takes_out_is_gone(t
 
 
 class Stand:
-    """A stand-in for a way to build, whose layers are another each time, and say what they were built on."""
+    """A stand-in for a build strategy, whose layers differ each time and record what they were built on."""
 
     def __init__(self, cache: LayerCache) -> None:
         self.cache = cache
@@ -571,14 +571,14 @@ def on(parent: str) -> Sections:
 
 
 def layers_of(root: Path, chain: Sequence[Definition], way: Any, progress: Any, **more: Any) -> list[str]:
-    """Build a chain by a stand-in; return what is in each layer."""
+    """Build a chain with a stand-in; return the content of each layer."""
     store: Any = SimpleNamespace(has=bool, sources=lambda *_: {})
     machine = build_machine()
     return [path.read_text() for path in layers_by(way, chain, machine, root, store, progress, **more)[0]]
 
 
 def run(root: Path, *, prunes: bool = False) -> tuple[list[str], str, str]:
-    """Build a base and two layers by the stand-in; return what was built, what the top says, and what was printed."""
+    """Build a base and two layers with the stand-in; return what was built, the top's content, and the output."""
     stand = Stand(LayerCache(root / "cache"))
     stand.prunes = prunes
     notices: list[str] = []
@@ -613,7 +613,7 @@ def test_a_layer_is_never_laid_over_another_content_than_it_was_built_on(tmp_pat
 
 @pytest.mark.threat
 def test_a_damaged_layer_is_built_again_and_that_is_reported(tmp_path: Path) -> None:
-    """Also where a disk lost bytes, which changes no time."""
+    """Even if a disk lost bytes, which changes no time stamp."""
     run(tmp_path)
     spoiled = entry(tmp_path, "lower").data
     seen, data = spoiled.stat(), spoiled.read_bytes()
@@ -626,7 +626,7 @@ def test_a_damaged_layer_is_built_again_and_that_is_reported(tmp_path: Path) -> 
 
 @pytest.mark.threat
 def test_a_file_that_is_changed_while_the_image_is_built_ends_the_build(tmp_path: Path) -> None:
-    """Else a layer would be stored under the digest of another file."""
+    """Otherwise, a layer would be stored under the digest of another file."""
 
     class Changes(Stand):
         def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
@@ -662,7 +662,7 @@ def test_a_compile_cache_that_cannot_be_unpacked_is_compiled_again(tmp_path: Pat
 
 
 class Scripts:
-    """A stand-in for a way to build: a result is the script, which fails where it is `false`, and compiles once."""
+    """A stand-in for a build strategy: a result is the script, which fails if it is `false`, and compiles once."""
 
     suffix = ".sqfs"
 
@@ -703,7 +703,7 @@ def test_a_base_whose_script_fails_or_is_changed_is_not_bootstrapped_again(tmp_p
 
 @pytest.mark.threat
 def test_a_link_that_a_script_leaves_in_place_of_what_it_keeps_is_not_followed(tmp_path: Path) -> None:
-    """Into the cache would go the user's files, and into the next build of that layer, which has a network."""
+    """The user's files would get into the cache, and into the next build of that layer, which has a network."""
     (tmp_path / "ssh").mkdir()
     (tmp_path / "ssh/id").write_text("private")
     key, notices = CacheKey({"kept": 1}), list[str]()

@@ -1,4 +1,4 @@
-"""`lumiimg cache`, `build --why` and room to build in: what is reported of results that are stored, without an engine."""
+"""`lumiimg cache`, `build --why` and space for builds: what is reported about stored results, without an engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keep(cache: LayerCache, name: str, content: bytes, *, below: str = "", **par
 
 
 def why(cache: LayerCache, *inputs: Mapping[str, object], of: str) -> CacheLookup:
-    """Ask for the last of some steps, of which these are the inputs."""
+    """Look up the last of some steps with these inputs."""
     names = ["base", of][-len(inputs) :]
     chain = [Definition(name, (name,), None, Sections(Header("docker", "x")), ()) for name in names]
     return why_rebuilt(of, [BuildStep(*both) for both in zip(chain, inputs, strict=True)], cache)
@@ -83,7 +83,7 @@ SPOILED: dict[str, tuple[str, object]] = {
     "other data": ("data.sqfs", "torch'S"),
     "shorter data": ("data.sqfs", "torch'"),
 }
-"""What a file of an entry says that somebody has spoiled; it is seen where the machine has not read the entry yet."""
+"""Spoiled content of a file of an entry; it is noticed if this machine has not read the entry before."""
 
 
 @pytest.mark.threat
@@ -225,13 +225,13 @@ REQUESTS = (
 
 
 class ReachedError(FailedError):
-    """A stand-in for a build, which ends before it."""
+    """Raised where the build would start."""
 
 
 def test_why_is_asked_of_what_a_build_would_build(
     cache: LayerCache, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the same digests, wheels and sources, or with the same refusal."""
+    """With the same digests, wheels and sources, or the same refusal."""
     del cache
     machine = build_machine(path=os.environ["PATH"])
     reached: list[object] = []
@@ -257,6 +257,6 @@ def test_why_is_asked_of_what_a_build_would_build(
 
 
 def layers_of(words: list[str], capsys: Capture) -> list[str]:
-    """Return the layers of a request, as --dry-run has them."""
+    """Return the layers of a request, as --dry-run lists them."""
     code, out = main(["build", *words, "--dry-run", "--json"]), capsys.readouterr().out
     return [layer["name"] for layer in json.loads(out)["plan"]["layers"]] if code == ExitCode.GOOD else []

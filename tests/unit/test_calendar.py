@@ -1,4 +1,4 @@
-"""No answer changes with the day: commands print and exit as today by a clock that is months and years ahead."""
+"""No answer depends on the date: with a clock months and years ahead, commands print and exit as today."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for argv in json.load(sys.stdin):
 json.dump(answers, out)
 """
 BY_THE_WAY = re.compile(r'[0-9.]+ [KMGT]iB|"taken": "[^"]*"|no difference from the existing lock\n')
-"""What differs from run to run: free space, when a node was scanned, that there is a lock already."""
+"""Output that differs from run to run: free space, when a node was scanned, that there is a lock already."""
 BASES = ("rocm-6.1.2", "rocm-6.4.4", "rocm-7.0", "rocm-7.2.4", "rocm-7.14.0", "lumi-multitorch-u24r70")
 LOGS = (
     "rccl-2.22.3-aws-ofi-nccl-1.18.0-cxi",
@@ -59,7 +59,7 @@ CLOCK = {
     "report/page.py": "when a page was written, in its footer",
     "resolve/unlisted.py": "when a release without a row was read",
 }
-"""Everything of lumiimg that reads the clock, and what for; each of these is no answer."""
+"""Every place in lumiimg that reads the clock, and why; none of them affects an answer."""
 
 
 def test_who_reads_the_clock_and_what_for() -> None:
@@ -114,7 +114,7 @@ def about_requests(node: str, recipes: Sequence[str]) -> Iterator[list[str]]:
 
 @pytest.mark.usefixtures("clean_home")
 def test_answers_are_the_same_in_a_hundred_days_in_a_year_and_in_three(tmp_path: Path) -> None:
-    """Word by word, and no command is an exception. All of the commands and clocks in `make test-all`, here some."""
+    """Word by word, without exceptions. `make test-all` tries all commands and clocks, this run some."""
     images = {
         "bundled": fabric_builder.bundled(tmp_path / "bundled"),
         "newer": fabric_builder.image(tmp_path / "newer"),

@@ -1,4 +1,4 @@
-"""What users write for the catalogue, and images whose names say what they have; where the cache lies."""
+"""Catalogue files written by users, images whose names show their content, and the location of the cache."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_users_own_folder_comes_first(tmp_path: Path, make_layer: MakeLayer) -
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    """The scratch of a project, as on LUMI, with a group that whoever runs this is in."""
+    """The scratch folder of a project, as on LUMI, with a group of the current user."""
     group = grp.getgrgid(os.getgid()).gr_name
     path = f"{tmp_path}/scratch/{{group}}/{{user}}/lumiimg"
     (tmp_path / "places.toml").write_text(
@@ -192,7 +192,7 @@ def test_a_cache_lies_with_a_project_that_has_room(
 
 @pytest.mark.threat
 def test_nobody_else_of_the_project_may_write_to_the_cache(scratch: Path, tmp_path: Path) -> None:
-    """Members of a project share its scratch, and their umask lets each write what others make."""
+    """Members of a project share its scratch folder, and their umask lets each write the files of others."""
     scratch.mkdir(parents=True)
     before = os.umask(0o007)
     try:
@@ -235,7 +235,7 @@ def test_a_cache_that_somebody_else_could_fill_is_passed_over(
 
 
 def _leaves(data: object, path: str, places: list[object]) -> Iterator[tuple[str, list[object]]]:
-    """Yield the path of each value in a file, as a fault names it, with the keys that lead there."""
+    """Yield the path of each value in a file, as errors print it, with the keys that lead to it."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from _leaves(value, f"{path}.{key}" if path else key, [*places, key])
@@ -259,7 +259,7 @@ _FILES: list[tuple[Path, Callable[[Path], object]]] = [
 
 @pytest.mark.threat
 def test_each_value_of_a_wrong_type_and_each_key_that_is_misspelt_is_named(tmp_path: Path) -> None:
-    """Of every shipped layer, site and recipe: no type has a value, or a key, that nothing looks at."""
+    """In every shipped layer, site and recipe, so that no value or key is ignored."""
     cases = [
         (file, read, key, places, misspelt)
         for file, read in _FILES
@@ -341,7 +341,7 @@ NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ),
     ("rocm/vllm:rocm7.2.0_vllm_0.25.0_20260801", "rocm-vllm-rocm7.2.0-vllm-0.25.0-20260801", {"vllm": "0.25.0"}),
 )
-"""What means which base, and what that has."""
+"""A name, the base that it means, and what that has."""
 NO_NAMES = (
     "lumi-multitorch-u24r72f21m50t211",
     "/elsewhere/lumi-multitorch-full-u24r72f21m50t211-20260929_104918.sif",
@@ -398,7 +398,7 @@ def test_the_images_of_this_machine_are_found_the_newest_first(tmp_path: Path) -
 
 
 def family(tmp_path: Path, file: str, **other: str) -> Path:
-    """A family of a user's own; `other` lines, in TOML, are in the place of those of that key."""
+    """Write a user's own family; `other` are TOML lines that replace those of the same key."""
     lines = {
         "pattern": "'stack-r(?P<rocm>[0-9])(?P<more>[0-9])t212'",
         "summary": '"ours"',

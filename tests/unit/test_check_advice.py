@@ -1,4 +1,4 @@
-"""What `check` proposes mends what it found: carried out on the files of images with each fault, the fault is gone."""
+"""The proposals of `check` repair what it found: carried out on images with each fault, they remove the fault."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 planned: set[str] = set()
 SITE = ("--site", "lumi")
 ALWAYS = ("rccl-for-another-hip", "plugin-with-much-static-tls", "plugin-with-an-executable-stack")
-"""Of the changes to an image, those of which the advice is one of its own."""
+"""Changes to an image whose advice is unlike that of others."""
 LAYER = "/opt/aws-ofi-nccl/lib"
-"""Where the layer aws-ofi-nccl puts the plugin, and what it puts in front of LD_LIBRARY_PATH."""
+"""The folder in which the layer aws-ofi-nccl puts the plugin, and which it prepends to LD_LIBRARY_PATH."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def problems(report: CheckReport) -> set[str]:
 
 
 def carry_out(command: str, world: World, good: World) -> dict[str, str]:
-    """Do what a command would do to the image, or return what it sets."""
+    """Do to the image what a command would do, or return the variables that it sets."""
     words = shlex.split(command)
     if words[0] == "export":
         return {name.removeprefix("SINGULARITYENV_"): value for name, _, value in (w.partition("=") for w in words[1:])}
@@ -188,9 +188,9 @@ def named_files(options: Namespace) -> Iterator[str]:
 
 
 def carried_on(command: str, capsys: pytest.CaptureFixture[str], *, strict: bool = False) -> None:
-    """Hold a command to its promise: it can be parsed as it stands, and where that changes nothing here, it is run.
+    """Assert that a command can be parsed as it is, and run it if that changes nothing here.
 
-    `strict`: what explains a request, too, is not refused.
+    `strict`: a command that explains a request must not be refused either.
     """
     plain = re.sub(r"^source <\((.*)\)$", r"\1", command)
     if loop := re.match(r"for image in (.*); do (.*); done$", plain):
@@ -285,7 +285,7 @@ def faulty_image(root: Path, plugin: str, rocm: str | None) -> None:
 def test_no_command_that_is_proposed_is_refused_whatever_the_obstacle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean_home: Path
 ) -> None:
-    """Two and three faults at once, on machines whose driver takes the ROCm or not, where outputs are there already."""
+    """With two and three faults at once, drivers that serve the ROCm or not, and outputs that already exist."""
     del clean_home
     monkeypatch.chdir(tmp_path)
     fabric_builder.stand_ins(tmp_path)

@@ -1,4 +1,4 @@
-"""The probe level: from what the programs print, real output stored in tests/fixtures/probes, to findings and answer."""
+"""The probe level: from the programs' real output, stored in tests/fixtures/probes, to findings and answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ HERE = ProbePrograms("/x", (), "here")
 
 @dataclass
 class Recorded:
-    """Stands in for a container: gives back what real ones printed."""
+    """A stand-in for a container that returns what real ones printed."""
 
     rccl: ProbeRun
     hands: ProbeRun
@@ -112,7 +112,7 @@ NO_NUMBERS = ("%C2%B2", "9" * 5000, "-1", "1.5", "", "x")
 @pytest.mark.threat
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: value[:8])
 def test_a_library_may_print_lines_of_ours_with_anything_for_a_number(value: str) -> None:
-    """Superscript two is a digit to Python, and no number; one of thousands of digits is refused by it."""
+    """Python calls superscript two a digit, but not a number, and refuses a number of thousands of digits."""
     asked = run("x", 0, text=f"@probe dlopen ok=1\n@probe version value={value}\n@probe uniqueid rc=0\n")
     hands = run("y", 0, text=f"@probe using version={value}\n{LISTENS}")
     result = probed(Recorded(asked, hands), replace(PRESENT, rccl_version=None))
@@ -195,7 +195,7 @@ def test_a_version_that_the_bytes_do_not_show_is_asked_of_the_library() -> None:
     assert recorded.asked == ("/opt/aws-ofi-nccl/lib/librccl-net.so", (6, 5, 4)), "the file that RCCL itself opened"
 
 
-# ---- the process of a job, which a Python of this machine stands in for
+# ---- the process of a job, with a Python of this machine as stand-in
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Here(Container):
 
 @dataclass(frozen=True)
 class Torch:
-    """A torch of this machine, whose way to RCCL is a real one."""
+    """A torch on this machine that really loads an RCCL."""
 
     folder: Path
 
@@ -255,7 +255,7 @@ def process(result: ProbeResult) -> SeenProcess:
 
 
 def test_who_answers_for_rccl_is_whom_torch_really_calls(real_torch: Torch, tmp_path: Path) -> None:
-    """What a library is bound to, by its own relocation: LD_PRELOAD, libraries for all, one of several that have it."""
+    """By the real relocations of a library: LD_PRELOAD, global libraries, or one of several that define the function."""
     shim = library(tmp_path / "libshim.so", source=ANSWER)
     other = library(tmp_path / "other/librccl.so.1", source=ANSWER)
     rccl = real_torch.package / "lib/librccl.so.1"
@@ -322,7 +322,7 @@ def test_a_process_that_does_not_come_to_its_end_answers_nothing(
 
 @pytest.mark.threat
 def test_start_up_code_may_print_lines_of_ours(real_torch: Torch) -> None:
-    """It runs in the container, and may say what it likes of itself; nothing of it becomes an option or a command."""
+    """It runs in the container and may print anything; none of it becomes an option or a command."""
     lines = (
         "variable name=NCCL_NET= value=x",
         "variable name=--split-string value=id",
@@ -341,7 +341,7 @@ def test_start_up_code_may_print_lines_of_ours(real_torch: Torch) -> None:
     assert "\x1b" not in seen.program
 
 
-# ---- the files once more, as the process was seen
+# ---- the files, judged again with what was seen of the process
 
 
 SEEN = Finding("program.opens", Severity.OK, Level.PROBE, "it ran")
@@ -415,7 +415,7 @@ def test_another_rccl_than_the_files_predict_is_followed(image_of_torch: Path) -
 
 
 def test_a_torch_that_only_start_up_code_brings_is_imported_and_counts(real_torch: Torch) -> None:
-    """Where the files show none, its process asks for RCCL by name, but not where torch has one."""
+    """If the files show no torch, its process asks for RCCL by name, but not if torch has one."""
     plain = JobProcess(sys.executable, is_python=True, asks=("libno.so",))
     seen = process(real_torch.seen(plain))
     assert (seen.module, seen.rccl) == ("torch", str(real_torch.package / "lib/librccl.so.1"))

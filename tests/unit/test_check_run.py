@@ -1,6 +1,6 @@
-"""The run level: which collective an image gets, and what the log and the table of one prove, on one node and on two.
+"""The run level: which collective is run for an image, and what its log and table prove, on one node and on two.
 
-The logs are written here as RCCL and its plugins print them; tests/engine/test_run.py runs the programs themselves.
+The logs imitate those of RCCL and its plugins; tests/engine/test_run.py runs the programs themselves.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMES = {"cxi": "AWS Libfabric", "no plugin": "Socket", "no VNI": "Socket"}
 def write_logs(
     folder: Path, network: str, *, nodes: int, ranks: int, version: str = "2.22.3", apart: bool = False
 ) -> Path:
-    """What each rank of a job leaves; `apart`: each node is a job of its own, as with the wrong --mpi."""
+    """Write the logs of each rank of a job; `apart`: each node is its own job, as with the wrong --mpi."""
     (folder / LOGS).mkdir()
     local = ranks // nodes
     for rank in range(ranks):
@@ -271,7 +271,7 @@ def test_a_hang_while_no_rank_of_a_node_showed_itself_says_nothing_of_the_image(
     assert both.severity is Severity.PROBLEM
 
 
-# ---- which collective an image gets
+# ---- which collective is run for an image
 
 
 @pytest.fixture

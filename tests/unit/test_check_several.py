@@ -1,4 +1,4 @@
-"""`lumiimg check` and `explain` of several images: equal answers together, the worst first, a line of JSON for each that was read."""
+"""`lumiimg check` and `explain` of several images: equal answers are grouped, worst first; a line of JSON per image."""
 
 from __future__ import annotations
 

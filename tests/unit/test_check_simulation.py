@@ -1,4 +1,4 @@
-"""RCCL 2.27.7 on a stand-in for HIP: what its own lines (tests/fixtures/probes/rcclsim-*) prove, and what they do not."""
+"""RCCL 2.27.7 on a stand-in for HIP: what its output (tests/fixtures/probes/rcclsim-*) proves, and what it does not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_plugin_that_rccl_takes_is_reported_with_rccls_own_line_and_makes_no_a
 
 BAD, OPEN = Severity.PROBLEM, Severity.UNKNOWN
 SHOWN = [
-    # what needs no NIC to go wrong is a no everywhere; an init that fails, where there is a fabric to get onto
+    # a failure that needs no NIC is a no everywhere; a failed init is a no only where there is a fabric
     ("absent", BAD, BAD, "Could not find: libnccl-net.so."),
     ("old-api", BAD, BAD, "Failed to find ncclNetPlugin_v6 symbol."),
     ("net-named", BAD, BAD, "Failed to initialize any NET plugin"),
@@ -62,7 +62,7 @@ def test_what_goes_wrong_is_a_no_where_a_nic_would_not_change_it() -> None:
     other = found("taken", probed="/other/librccl-net.so")  # not the one that shook hands
     assert other.severity is OPEN
     assert other.summary.endswith("everything else here about a plugin is about /other/librccl-net.so")
-    # an end before the choice may be the stand-in's
+    # an end before the choice of a network may be the stand-in's fault
     for text in ("", "@probe signal number=11 during=communicator\n", "Bootstrap : Using eth0\n"):
         (ended,) = judge_simulation(
             read_run("rcclsim", Completed(("x",), 139, text)), None, None, inconclusive=None

@@ -1,4 +1,4 @@
-"""The static check: what the files of an image say, on folders of real ELF files that stand in for RCCL and its plugin."""
+"""The static check, on folders of real ELF files that stand in for RCCL and its plugin."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_strings_of_other_names_are_not_taken_for_the_names() -> None:
     )
     strings = read_rccl(BytesInMemory(data + bytes(3_000_000)))
     assert (strings.version, strings.plugin_files, strings.accepts) == ("2.20.5", (), (8,))
-    # across the border of two reads
+    # across the boundary of two reads
     border = bytes(1024 * 1024 - 10) + b"\0ncclNetPlugin_v6\0RCCL version 2.13.4+hip\0librccl-net.so\0"
     assert read_rccl(BytesInMemory(border)).accepts == (6,)
     assert read_rccl(BytesInMemory(b"")).version is None
 
 
 def test_a_plugin_whose_symbols_cannot_be_read_leaves_open_whether_they_are_all_there(root: Path) -> None:
-    """Of a library that it needs: whether that defines what the plugin asks for."""
+    """The unreadable symbols are those of a library that should define what the plugin needs."""
     needed = library(root / LIB / "libmany.so", source="int many;")
     library(root / LIB / "librccl-net.so", needed, source="extern int many; int *ncclNetPlugin_v5 = &many;")
     patched(needed, entry_at(needed, 11) + 8, bytes([23]))  # DT_SYMENT
@@ -146,7 +146,7 @@ UNSURE = (
     "{set}\nif [ -d /scratch ]; then\n  export {name}=other\nfi",
     "{set}\nunset_it() {{ unset {name}; }}\nunset_it",
 )
-"""Scripts that export a variable, and may not."""
+"""Scripts that may or may not export a variable."""
 
 
 def test_a_variable_that_only_a_shell_knows_is_an_open_question_and_no_obstacle(root: Path) -> None:
@@ -262,7 +262,7 @@ def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path
     assert found.remedy == ("unset NCCL_NET_PLUGIN",)
     rccl(root / LIB / "librccl.so.1", RCCL_2_27)
     assert check(root, {"NCCL_NET_PLUGIN": path}).path.plugin_api == 8
-    # of a list, what cannot be loaded is passed over for the next
+    # a plugin of a list that cannot be loaded is skipped
     (root / LIB / "broken.so").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     plugin(root / LIB / "good.so", versions=(10,))
     assert (check(root, {"NCCL_NET_PLUGIN": "broken.so,good.so"}).path.plugin or "").endswith("/good.so")
@@ -281,7 +281,7 @@ def test_nccl_net_plugin_changes_the_name_as_each_generation_reads_it(root: Path
     ("file", "value", "remedy"),
     [
         ("libnccl-net.so", "ofi", "unset NCCL_NET_PLUGIN"),
-        # without the variable it asks for libnccl-net.so, and would find nothing again
+        # without the variable it opens libnccl-net.so, which is missing, too
         ("librccl-net.so", "ofi", f"export SINGULARITYENV_NCCL_NET_PLUGIN=/{LIB}/librccl-net.so"),
         ("libnccl-net-ofi.so", "ofi", f"export SINGULARITYENV_NCCL_NET_PLUGIN=/{LIB}/libnccl-net-ofi.so"),
         ("librccl-net-ofi.so", "/opt/x/librccl-net.so", "export SINGULARITYENV_NCCL_NET_PLUGIN=ofi"),
@@ -329,7 +329,7 @@ def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: 
         found = finding(check(root), "provider.no-gpu-memory")
         assert (found.severity, found.remedy) == (Severity.UNKNOWN, (remedy,))
         assert checked(root).answer is Answer.UNDECIDED
-    # RCCL brings the runtime along, under the name that programs have
+    # RCCL comes with the runtime, under the name that programs use
     runtime_library = library(root / LIB / "libhsa-runtime64.so.1", source="int hsa_init;")
     plugin(root / LIB / "librccl-net.so", libfabric, runtime_library)
     (link,) = finding(check(root), "provider.no-gpu-memory").remedy
@@ -353,7 +353,7 @@ def test_a_libfabric_with_cxi_that_does_not_know_gpu_memory_is_a_question(root: 
         ("", "", "adapt theirs --site lumi"),
         ("--add netprobe", "", "adapt theirs --site lumi"),
         ("--base debian-13 --add aws-ofi-nccl==1.18.0", "", "build --base debian-13 --add aws-ofi-nccl"),
-        # an image is not put in its own place
+        # an image is never its own output
         ("with-plugin.sif", "", "adapt with-plugin.sif --site lumi -o with-newer-plugin.sif"),
     ],
 )
@@ -379,7 +379,7 @@ def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Pat
 
 
 def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:
-    """A plugin with these strings, libfabric with cxi, libcxi: nothing missing."""
+    """Make a complete path: a plugin with these strings, libfabric with cxi, libcxi."""
     libcxi = library(root / LIB / "libcxi.so.1")
     libfabric = library(root / LIB / "libfabric.so.1", libcxi, source=ROCR)
     message = "".join(f'"{text}\\0" ' for text in strings)
@@ -390,14 +390,14 @@ def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:
 NETWORKS = [
     # aws-ofi-rccl, and aws-ofi-nccl up to 1.12: one name
     (["AWS Libfabric"], ["AWS Libfabric", "aws libfabric"], ["Libfabric", "OFI", "Libfabrik", "Socket ", ""]),
-    # from 1.13 on, with `Libfabric` as the end of the other name, which linkers make of it: any of the three
+    # from 1.13 on, linkers store `Libfabric` as the end of the other name: any of the three
     (["AWS Libfabric", "OFI", "NCCL_NET"], ["Libfabric", "AWS Libfabric", "ofi"], ["Libfabrik", "NET", ""]),
     (["of a vendor"], ["Of A Vendor"], ["vendor", "OFI"]),
 ]
 
 
 def test_a_network_that_the_plugin_is_not_seen_to_have_is_not_green(root: Path) -> None:
-    # without a plugin only the name of an OFI network is not asked about
+    # without a plugin, only the name of an OFI network is not in question
     assert "network.forced" not in severities(check(root, {"NCCL_NET": "OFI"}))
     assert severities(check(root, {"NCCL_NET": "Libfabrik"}))["network.forced"] is Severity.UNKNOWN
     for strings, has, lacks in NETWORKS:
@@ -435,7 +435,7 @@ def test_what_rccl_sets_by_its_own_file_counts_where_nothing_else_sets_it(root: 
     assert checked(root, of_user).answer is Answer.NO_OBSTACLE
     set_by_user = finding(check(root, {**of_user, "NCCL_NET": "IB"}), "network.forced")
     assert "rccl.conf" not in set_by_user.summary + set_by_user.remedy[0]
-    # set to nothing is set
+    # an empty value counts as set
     assert finding(check(root, {"NCCL_NET": ""}), "network.forced").severity is Severity.UNKNOWN
     conf(root, "NCCL_NET_PLUGIN=of-conf\n")
     named = check(root)
@@ -552,7 +552,7 @@ def test_the_variable_that_names_another_file_counts_for_an_rccl_that_reads_it(r
 
 
 def test_what_the_image_sets_to_nothing_the_user_does_not_set(root: Path) -> None:
-    """As the real engine does: of a variable that is empty in the image, that of the user is taken away."""
+    """As with the real engine: a variable that is empty in the image loses the user's value."""
     whole_path(root, "AWS Libfabric")
     scripts = root / ".singularity.d/env"
     scripts.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The program as its user meets it: help, one-line errors, exit codes, light start-up."""
+"""The program as users see it: help, one-line errors, exit codes, light start-up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_starts_often_imports_nothing_heavy() -> None:
     recipe = ("build", "--recipe", "demo", "--dry-run")
     for argv, loaded in loaded_after_each([*helps, ("log", log), ("log", log, "--json"), recipe]).items():
         assert "lumiimg.cli.main" in loaded, argv
-        # files of a catalogue are read by msgspec, and their versions are compared by packaging
+        # msgspec reads the files of a catalogue, and packaging compares their versions
         assert not loaded & (set(HEAVY) - ({"msgspec", "packaging"} if argv == recipe else set())), argv
 
         if argv[0] not in {"--help", "--version", "log"} or "--help" in argv[1:]:
@@ -209,7 +209,7 @@ def test_definitions_are_written_with_all_that_they_need(
     assert main(argv) == ExitCode.BAD_INPUT, "a folder with something in it is not written to by surprise"
     capsys.readouterr()
     assert main([*argv, "--force", "--mirror", "docker.io=http://localhost:5000"]) == ExitCode.GOOD
-    # Without the option the engine asks a registry without TLS for TLS; only the first of the chain asks one.
+    # Without the option the engine expects TLS of a registry; only the first of the chain needs a registry.
     plain = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "--fakeroot --no-https" in line]
     assert plain == ["01-base.def", "flat.def"]
     assert main([*argv, "--force", "--mirror", "docker.io=http://registry.example"]) == ExitCode.NO
@@ -233,7 +233,7 @@ def test_without_an_engine_a_build_says_what_is_missing_and_exits_4(
     assert "apptainer: not found" in error
     assert "singularity: not found" in error
     assert "install Apptainer" in error
-    # a program of that name that fails at once is no engine
+    # a program of that name that fails at once is not taken for an engine
     broken = tmp_path / "singularity"
     broken.write_text("#!/bin/sh\necho 'bad library' >&2\nexit 127\n")
     broken.chmod(0o755)
@@ -315,7 +315,7 @@ def test_an_option_before_its_command_works(capsys: pytest.CaptureFixture[str]) 
 
 
 def takes_several(parser: Parser, words: list[str]) -> Iterator[tuple[list[str], argparse.Action]]:
-    """Yield each command that takes any number of words, with what it needs beside them."""
+    """Yield each command that takes any number of arguments, with the other words that it needs."""
     for name, below in parser.below.items():
         yield from takes_several(below, [*words, name])
     several = [one for one in parser._actions if not one.option_strings and one.nargs in {"*", "+"}]

@@ -1,4 +1,4 @@
-"""The files that say what commands there are: nothing in them is misspelt, and nothing is left over."""
+"""The files that define the commands: nothing in them is misspelt or unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements at a commit of git, out of repositories that git's own http-backend serves, to the lock."""
+"""Requirements at a git commit, from repositories served by git's own http-backend to the lock."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mirror(repository: Path) -> Iterator[str]:
-    """What serves `https://git.test`."""
+    """The address of a server in place of `https://git.test`."""
     with serving(repository.parents[1]) as url:
         yield url
 
@@ -90,7 +90,7 @@ class Run:
 
 
 def written(address: str, target: Path, mirror: str) -> dict[str, tuple[bytes, int, float]]:
-    """Return the files of the tar of an address: their content, mode and time."""
+    """Return the files of the tar made for an address: content, mode and time."""
     found = git_address(address)
     assert found is not None
     write_commit(found, target, Mirrors({"https://git.test": mirror}), offline=False)

@@ -1,6 +1,6 @@
-"""Which RCCL a job of an image uses: the one that answers the call of its torch, on libraries that stand in.
+"""Which RCCL a job of an image uses: the one that its torch really calls, on stand-in libraries.
 
-Each cause has a neighbour beside it that changes nothing. What the loader does is asked in test_elf_binding.py.
+Beside each cause there is a similar case that changes nothing. test_elf_binding.py tests what the loader does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHER_RCCL = RCCL.replace("2.20.5", "2.22.3")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An image whose torch brings an RCCL, with a plugin and a libfabric that has cxi."""
+    """An image whose torch includes an RCCL, with a plugin and a libfabric that has cxi."""
     root = bundled(tmp_path / "image")
     python(root, "usr")
     torch(root, "usr")
@@ -42,7 +42,7 @@ def variables(root: Path, **more: str) -> None:
 
 
 def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[ExitCode, str | None, str]:
-    """Return (exit code, the RCCL that is looked at, the sentences about which it is)."""
+    """Return (exit code, the RCCL that was judged, the sentences about the choice)."""
     code = main(["check", str(root), "--level", "static", "--json"])
     report = json.loads(capsys.readouterr().out)
     about = (each["summary"] for each in report["findings"] if each["id"] in {"rccl.unknown", "rccl.several"})
@@ -75,7 +75,7 @@ BEFORE = (preload, preload_for_all, needed_by_global_deps)
 def test_what_stands_before_the_rccl_of_torch_answers_in_its_place(
     bring: Callable[[Path, Path], None], source: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As MSCCL++'s libmscclpp_nccl.so does, which is not an RCCL, or an RCCL of another name."""
+    """Such as MSCCL++'s libmscclpp_nccl.so, which is not an RCCL, or an RCCL of another name."""
     bring(root, library(root / "opt/site/libsite_nccl.so", source=source))
     code, rccl, report = check(root, capsys)
     if bring is needed_by_torch_alone or source is OTHER:
@@ -90,7 +90,7 @@ def test_what_stands_before_the_rccl_of_torch_answers_in_its_place(
 def test_an_rccl_inside_of_torch_is_the_one_that_answers(
     is_hidden: bool, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """libucc brings another, which nothing of torch calls."""
+    """libucc loads another one, which nothing in torch calls."""
     ucc = library(root / TORCH[1:] / "libucc.so.1", root / ROCM[1:], *runpath("/opt/rocm/lib"))
     source = (
         OTHER_RCCL.replace("int nccl", 'int __attribute__((visibility("hidden"))) nccl') if is_hidden else OTHER_RCCL
@@ -113,7 +113,7 @@ def test_a_torch_that_calls_no_rccl_has_none_whatever_another_library_brings(
 
 
 def test_a_call_that_nothing_answers_is_a_no(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An RCCL that torch needs, and that is another library's file under its name."""
+    """torch needs an RCCL, but the file of that name is another library."""
     library(root / OWN[1:], source=OTHER)
     main(["check", str(root), "--level", "static", "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -140,7 +140,7 @@ def test_a_mangled_rccl_answers_where_another_comes_behind_it(
 def test_two_copies_of_rccl_are_a_question_where_calls_may_come_to_both(
     calls_more: bool, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second has a function that the first lacks."""
+    """The second defines a function that the first lacks."""
     second = library(root / "opt/ucc/librccl.so.2", source=RCCL + "int ncclNew(void) { return 1; }")
     ucc = library(root / TORCH[1:] / "libucc.so.1", second, *runpath("/opt/ucc"))
     source = CALLS_RCCL + "int ncclNew(void); int use(void) { return ncclNew(); }" * calls_more
@@ -152,7 +152,7 @@ def test_two_copies_of_rccl_are_a_question_where_calls_may_come_to_both(
 def test_a_function_of_a_hidden_version_answers_nobody(
     is_hidden: bool, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a second version: the first serves all that ask for none (glibc elf/dl-lookup.c, check_match)."""
+    """With a second version: the first serves references without a version (glibc elf/dl-lookup.c, check_match)."""
     script = tmp_path / "site.map"
     script.write_text("V1 { global: other; };\nV2 { global: ncclCommInitRank; };\n")
     words = (f"-Wl,--version-script={script}",)
@@ -183,7 +183,7 @@ def test_vllm_gets_what_dlsym_finds_below_the_library_that_it_opens(
     [
         (preload, "dlopen", ExitCode.UNDECIDED),
         (preload, "malloc", ExitCode.GOOD),
-        # what is opened comes behind the C library
+        # what is opened is searched after the C library
         (needed_by_global_deps, "dlopen", ExitCode.GOOD),
     ],
 )

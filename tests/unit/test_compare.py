@@ -1,4 +1,4 @@
-"""`lumiimg diff` of two images: nothing that a user of the image could see goes unsaid."""
+"""`lumiimg diff` of two images reports every difference that a user of the image could see."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _pack(folder: Path, name: str, *lines: str) -> Path:
-    """Return a squashfs of a folder, all times the same, with devices and attributes from pseudo definitions."""
+    """Return a squashfs of a folder with fixed times; pseudo definitions add devices and attributes."""
     definitions = [word for line in lines for word in ("-p", line)]
     times = ("-all-time", str(_TIME), "-root-time", str(_TIME))
     return squashed(folder, folder.with_name(name), "-all-root", *times, *definitions)
 
 
 def printed_differences(capsys: Capture, first: Path, second: Path) -> list[str]:
-    """Return what `diff` prints, and compare its exit code with it."""
+    """Return what `diff` prints, and assert the matching exit code."""
     code = main(["diff", str(first), str(second)])
     headline, *output = re.split(r"\n\s*\n|\n(?=\S|    \S)", capsys.readouterr().out.rstrip())
     assert code == (ExitCode.GOOD if headline.startswith("no difference") else ExitCode.NO)
@@ -85,7 +85,7 @@ def test_names_that_became_one_file_are_reported(folder: Path, capsys: Capture) 
 
 @pytest.mark.parametrize("other", ["/null c 666 0 0 1 5", "/null b 666 0 0 1 3", "/disk b 660 0 6 259 1048574"])
 def test_another_device_is_reported(folder: Path, capsys: Capture, other: str) -> None:
-    """A large number is read as the kernel does."""
+    """Large device numbers are decoded as the kernel does."""
     path = other.partition(" ")[0]
     second = [other if line.startswith(path) else line for line in _NULL]
     assert printed_differences(capsys, _pack(folder, "a", *_NULL), _pack(folder, "b", *second)) == [f"{path}: device"]
@@ -108,7 +108,7 @@ def test_content_of_one_size_is_read_to_its_end(folder: Path, capsys: Capture) -
 
 
 def test_a_folder_is_compared_by_what_it_shows_of_attributes(folder: Path, capsys: Capture) -> None:
-    """Labels of SELinux, marks of overlays, are of the machine that the folder lies on."""
+    """SELinux labels and overlay marks belong to the machine that the folder is on."""
     for path in (folder, *folder.rglob("*")):
         os.utime(path, (_TIME, _TIME), follow_symlinks=False)
     same = _pack(folder, "a", "/one x security.selinux=label", "/tool x trusted.note=1")

@@ -1,4 +1,4 @@
-"""What stops a command: at a terminal an error and a hint, wrapped and coloured; elsewhere one line for tools."""
+"""Errors of commands: on a terminal an error and a hint, wrapped and coloured; elsewhere one line for tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def left_with(words: list[str]) -> int:
-    """Run a command in this process, and return its exit code."""
+    """Run a command in this process; return its exit code."""
     try:
         return main(words)
     except SystemExit as leaving:
@@ -35,7 +35,7 @@ def left_with(words: list[str]) -> int:
 
 
 def at_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch, columns: int = 60) -> tuple[int, str]:
-    """Run a command whose standard error is a terminal, and return (its exit code, what it shows)."""
+    """Run a command whose standard error is a terminal; return (exit code, what it shows)."""
     ours, theirs = pty.openpty()
     with monkeypatch.context() as patch, os.fdopen(theirs, "w", errors="backslashreplace") as terminal:
         patch.setenv("COLUMNS", str(columns))
@@ -58,7 +58,7 @@ def at_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch, columns: in
 
 @pytest.fixture
 def here(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an image, and with files that are none."""
+    """A folder with an image, and with files that are not images."""
     del clean_home
     monkeypatch.chdir(tmp_path)
     fabric_builder.image(tmp_path / "my.sif")

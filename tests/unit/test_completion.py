@@ -1,4 +1,4 @@
-"""What is offered at a TAB, asked as the shells' scripts ask; tests/engine/test_shells.py asks the shells themselves."""
+"""What a TAB offers, requested as the shells' scripts do; tests/engine/test_shells.py tests the shells themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAVY = {"rich", "requests", "packaging", "urllib3", "lumiimg.catalog.catalogue"
 
 
 def offered(line: str, folder: Path) -> tuple[list[str], set[str]]:
-    """Return what would follow on a line, and which modules that took."""
+    """Return the completions of a line, and the modules loaded for them."""
     answer, modules = folder / "1.answer", folder / "2.modules"
     program = (
         "import sys, os; import lumiimg.cli.main as m; leave = os._exit\n"
@@ -83,7 +83,7 @@ def test_names_at_a_glance_are_those_of_the_catalogue(make_layer: MakeLayer, lay
     make_layer("neither", f"{base}variant = 3\n")
     catalogue = open_catalogue({"HOME": str(clean_home)}, [layers])
     seen = {name: one.kind for name, one in glances(layer_folders({"HOME": str(clean_home)}, [layers])).items()}
-    # images that are known by their names alone are not written down by the name that they have as a base
+    # images that are known only by their names are not listed under their names as bases
     by_name = {name for name in catalogue.base_names() if re.fullmatch(r"lumi-multitorch-u24r7.*-\d{8}-\d{6}", name)}
     assert len(by_name) == 4
     assert sorted({*seen} | by_name) == catalogue.layer_names()

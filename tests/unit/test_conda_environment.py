@@ -1,4 +1,4 @@
-"""An environment of conda in the place of a requirements file: what is read of it, and what is reported of the rest."""
+"""A conda environment instead of a requirements file: what is read from it, and what is reported about the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says of its cost: from the cache, from the ledger, or that nobody knows; and what does not fit, early."""
+"""The cost of a plan: from the cache, from the ledger, or unknown; and early warnings of what does not fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def locked(base: str, *add: str, site: str = "generic") -> Lock:
 
 
 def fill(lock: Lock, cache: LayerCache, most: int = 9) -> None:
-    """Put results of the steps of a build on some machine into a cache, the lowest first."""
+    """Store results of the steps of a build on some machine in a cache, lowest first."""
     content = ""
     for number, step in enumerate(steps_of(write_chain(lock), build_machine())[:most]):
         data = b"x" * (100 + number)
@@ -172,7 +172,7 @@ def test_room_is_that_of_the_folder_that_is_there(tmp_path: Path, monkeypatch: p
     assert room_at(there).in_memory
 
 
-# -- quotas: programs of the names of `quota` and `lfs` print what these print
+# -- quotas: stand-ins for `quota` and `lfs` print what the real ones print
 
 QUOTA = """\
 Disk quotas for user ada (uid 1000):

@@ -1,4 +1,4 @@
-"""Files of ours as values of types: a good one is what was written, a bad one is refused with all that is wrong."""
+"""Our own files decoded into types: a good one gives what was written, a bad one is refused with all its errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Colour(StrEnum):
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table in an array of tables, with what its fields say together."""
+    """A table in an array of tables, with a rule about its fields together."""
 
     least: Natural
     most: Positive
@@ -58,7 +58,7 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Thing(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One of each type that files of ours have."""
+    """A value of each type that occurs in our files."""
 
     name: Annotated[str, Meta(pattern=r"\A[a-z]+\Z", description="a name of small letters")]
     summary: Text
@@ -77,7 +77,7 @@ class Thing(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Seen:
-    """As a snapshot: a dataclass, whose unknown keys are passed over."""
+    """Like a snapshot: a dataclass whose unknown keys are ignored."""
 
     path: str
     size: int = 0

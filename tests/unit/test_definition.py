@@ -1,4 +1,4 @@
-"""Definition files hold what was meant, or are refused: no trap of their format is written."""
+"""Definition files contain what was meant, or are refused: no trap of the format is ever written."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_a_script_that_the_engine_would_misread_is_refused_with_its_line(body: s
     assert "\n" not in str(caught.value)
 
 
-# What the kernel passes in an argument: anything but NUL; surrogates stand for bytes that are no UTF-8.
+# What the kernel passes in an argument: anything but NUL; surrogates stand for bytes that are not UTF-8.
 VALUES = st.text(st.characters(exclude_characters="\0"), max_size=40).filter(
     lambda text: all(not 0xD800 <= ord(c) <= 0xDFFF for c in text)
 )
 
 
 def read_back(shell: str, exports: list[str]) -> list[bytes]:
-    """What a shell has in V after each of some lines, in one process."""
+    """Return the value of V in a shell after each line, all in one process."""
     script = "".join(f"( {line}\nprintf '%s\\0' \"$V\" )\n" for line in exports)
     done = subprocess.run([shell], input=script.encode(), capture_output=True, check=True, env={"PATH": "/bin"})
     assert not done.stderr
@@ -86,7 +86,7 @@ def stack(layers: Path, make_layer: MakeLayer) -> tuple[tuple[Definition, ...], 
 def test_the_chain_and_the_flat_definition_are_written_as_agreed(
     stack: tuple[tuple[Definition, ...], Definition], request: pytest.FixtureRequest
 ) -> None:
-    """Golden texts; after a wanted change: pytest --update-golden, and read the diff."""
+    """Golden texts; after an intended change, run pytest --update-golden and read the diff."""
     chain, flat = stack
     for definition in (*chain, flat):
         assert_read_as_it_is(definition)
@@ -99,12 +99,12 @@ def test_the_chain_and_the_flat_definition_are_written_as_agreed(
 
 @pytest.fixture(scope="module")
 def free(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
-    """A base, and a layer whose one argument is in its script and in its environment."""
+    """A base, and a layer whose argument appears in its script and its environment."""
     return catalogue_of(tmp_path_factory.mktemp("layers"), base=BASE, free=FREE)
 
 
 def assert_read_as_it_is(definition: Definition) -> None:
-    """Hold that an engine, which reads line by line, finds the sections that are meant, and no other."""
+    """Assert that an engine, which reads line by line, finds exactly the sections that are meant."""
     sections, head = definition.sections, definition.sections.header.text
     meant = {"post": sections.post, "test": sections.test}
     meant["files"] = "".join(f"    {path} {target}\n" for path, target in sections.files)
@@ -117,7 +117,7 @@ def assert_read_as_it_is(definition: Definition) -> None:
 
 
 def exports_of(definition: Definition) -> tuple[str, str]:
-    """The lines that set the value: in the script, as NOTE, and in the environment."""
+    """Return the lines that set the value: in the script, as NOTE, and in the environment."""
     (note,) = (line for line in definition.sections.post.splitlines() if line.startswith("export NOTE="))
     section = definition.text.partition("\n%environment\n")[2].partition("\n%")[0]
     (value,) = (line.strip() for line in section.splitlines() if line.startswith("    export V="))

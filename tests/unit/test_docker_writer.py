@@ -1,5 +1,5 @@
-"""A Dockerfile of a stack: what it says, what lies beside it, and what cannot be one. Podman's Buildah builds such in
-`tests/engine/test_dockerfile.py`.
+"""The Dockerfile of a stack: its content, the files beside it, and stacks that cannot have one. Podman's Buildah builds
+real ones in `tests/engine/test_dockerfile.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`lumiimg draft`: a Dockerfile is read as Docker reads it, and written down as the draft of a layer."""
+"""`lumiimg draft`: a Dockerfile is read as Docker reads it, and written as the draft of a layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.shared.programs import examples, needs, patient, unwrapped
 
 pytestmark = pytest.mark.usefixtures("clean_home")
 
-# In the style of vLLM's: build stages, wheels that are mounted, arguments that are declared again.
+# In the style of vLLM's: build stages, mounted wheels, arguments that are declared again.
 SERVER = """\
 # syntax=docker/dockerfile:1
 ARG BASE_IMAGE=rocm/dev-ubuntu-24.04:6.4.4-complete
@@ -90,7 +90,7 @@ def printed_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, An
 
 
 def drafted(tmp_path: Path, text: str, **arguments: str) -> Path:
-    """The folder of a draft, in a folder of layers."""
+    """Write a draft; return its folder, in a folder of layers."""
     folder = tmp_path / "layers" / "drafted"
     folder.parent.mkdir()
     write_draft(draft_of(tmp_path / "Dockerfile", text, **arguments), folder, open_catalogue(os.environ))
@@ -416,7 +416,7 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
 
 @pytest.mark.threat
 def test_a_value_from_elsewhere_is_judged_as_one_of_the_step(tmp_path: Path) -> None:
-    """Of an ARG before FROM, of --arg, of an ARG that a secret is made of; what uses it is left out, too."""
+    """From an ARG before FROM, from --arg, or from an ARG with a secret in it; what uses it is left out, too."""
     for head, body, arguments in (
         ("ARG X=https://bob:c4nary@host/x", "ARG X", {}),
         ("ARG P=c4nary\nARG X=https://bob:$P@host/x", "ARG X", {}),
@@ -455,14 +455,14 @@ def test_the_script_is_clean(tmp_path: Path) -> None:
 
 
 def outcome(script: Path, **variables: str) -> str:
-    """Run a script as the build would; its steps print."""
+    """Run a script as the build would; return what its steps print."""
     argv = ["bash", "-euo", "pipefail", str(script)]
     env = {"PATH": os.environ["PATH"], **variables}
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
 
 
 STEPS = {
-    "break in quotes": ("echo 'a \\\n  b'", "a   b"),  # Docker takes the break out before the shell sees it
+    "break in quotes": ("echo 'a \\\n  b'", "a   b"),  # Docker removes the break before the shell sees it
     "break in double quotes": ('echo "a \\\n  b"', "a   b"),
     "break in a comment": ("echo a \\\n  # no\n  b # 'c \\\n  d", "a b"),
     "command in quotes": ('echo "$(printf %s x)" \\\n y', "x y"),

@@ -1,4 +1,4 @@
-"""The documents are true today: their commands, their links, the pages that the program writes."""
+"""The documents are correct: their commands, their links, the generated pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RUN_HERE = [page for page in PAGES if any(block.where is Where.HERE for block in blocks(page))]
 SET_BY_JOBS = {"LUMIIMG_JOB", "LUMIIMG_NODES", "LUMIIMG_TASKS", "LUMIIMG_NUMBER"}
-"""Names of our own scripts among themselves; what a user sets does not reach them."""
+"""Variables that our own scripts pass to each other; a value set by the user does not reach them."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, doc_files: DocFiles,
 
 
 def inline_commands() -> Iterator[list[str]]:
-    """Yield the words of every `lumiimg …` in a line of code that could be typed as it is."""
+    """Yield the arguments of every `lumiimg …` in inline code that could be typed as it is."""
     text = "\n".join(path.read_text() for path in PAGES)
     for line in sorted(set(re.findall(r"`(lumiimg [^`…]*)`", text))):
         # `lumiimg show NAME`, `lumiimg check --nodes`: names for a command, not commands
@@ -129,7 +129,7 @@ def test_each_page_says_first_who_it_is_for_and_last_what_comes_next() -> None:
 
 
 def places(page: Path) -> set[str]:
-    """Return the names of a page's headings as GitHub makes them; the site must know the same."""
+    """Return the anchors of a page's headings as GitHub makes them; the site must use the same."""
     text = page.read_text()
     if included := re.search(r"\{include\} (\S+)", text):
         text = (page.parent / included[1]).read_text()
@@ -155,11 +155,11 @@ _PROSE = (
 
 
 _DATA = re.compile(r"(?m)^(?:#.*|(?:source|example|hints)s? = .*)$|(?s:^\w+ = '''.*?''')")
-"""Of a TOML file what nobody reads, or what others wrote."""
+"""Parts of a TOML file that no user reads, or that others wrote."""
 
 
 def _sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a file that a person sees, with their lines: of Python the strings, without docstrings."""
+    """Yield the texts of a file that a user sees, with their lines: in Python, the strings without docstrings."""
     if path.suffix != ".py":
         text = path.read_text()
         yield 1, _DATA.sub(lambda hit: "\n" * hit[0].count("\n"), text) if path.suffix == ".toml" else text
@@ -175,7 +175,7 @@ def test_no_sentence_reads_translated() -> None:
     words = tomllib.loads((ROOT / "tests/words.toml").read_text())["word"]
     patterns = [(re.compile(word["pattern"], re.IGNORECASE), word) for word in words]
     found = []
-    # pages that are made from data are not in git: the data is read
+    # pages that are generated from data are not in git: the data is checked instead
     for path in (path for glob in _PROSE for path in ROOT.glob(glob) if path not in WRITTEN):
         whole, shown = [(1, path.read_text())], list(_sentences(path))
         for pattern, word in patterns:

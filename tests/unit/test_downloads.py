@@ -1,4 +1,4 @@
-"""Downloads that break off, are interrupted or killed, and go on; several at once. The servers are real ones, on loopback."""
+"""Downloads that lose their connection, are interrupted or killed, and resume; several at once; real loopback servers."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ SHA = sha256(DATA)
 
 @dataclass
 class Server:
-    """What it has, how it misbehaves, and what it was asked."""
+    """The content of a server, its misbehaviour, and the requests to it."""
 
     url: str = ""
     data: bytes = DATA
     knows_ranges: bool = True
     statuses: dict[str, int] = field(default_factory=dict)
-    """By path, instead of 200."""
+    """Status by path, instead of 200."""
     before: dict[str, Callable[[], bool]] = field(default_factory=dict)
-    """By path, what an answer waits for."""
+    """Conditions that an answer waits for, by path."""
     range_status: int | None = None
-    """What it answers to a Range, instead of 206."""
+    """Status of the answer to a Range, instead of 206."""
     content_range: str | None = "bytes {first}-{last}/{total}"
     part_bytes: int | None = None
-    """How much it sends at the most to who asks for the rest (RFC 9110, 15.3.7.1: a part of a range is an answer)."""
+    """Most bytes sent in answer to a Range (RFC 9110, 15.3.7.1: a part of the range is a valid answer)."""
     cuts: list[int] = field(default_factory=list)
-    """Bytes after which an answer breaks off, one for each of the first answers."""
+    """Bytes after which the connection is lost, one number for each of the first answers."""
     pauses: bool = False
-    """Whether it says nothing more, instead of breaking off, until the test ends."""
+    """Whether it goes silent until the test ends, instead of losing the connection."""
     drips: bool = False
-    """Whether it sends a byte now and then, instead of breaking off."""
+    """Whether it sends a byte now and then, instead of losing the connection."""
     location: str | None = None
     asked: list[Asked] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
@@ -101,7 +101,7 @@ class Server:
             cut += 1
 
     def whole(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
-        """What is answered if nothing breaks off."""
+        """Return the answer without a lost connection."""
         if self.location is not None:
             return 302, {"Location": self.location}, b""
         status = self.statuses.get(asked.path, 200)
@@ -148,7 +148,7 @@ def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def store(folder: Path, jobs: int = 1) -> Store:
-    """A store as a new run has it."""
+    """Return a store as in a new run."""
     return Store(folder, Http(), Mirrors({}), jobs)
 
 
@@ -157,7 +157,7 @@ def partials(folder: Path) -> list[Path]:
 
 
 def broken_off(server: Server, folder: Path, digest: str | None = SHA, cut: int = CUT) -> None:
-    """Leave the beginning of the file, by a run that failed."""
+    """Leave the beginning of the file, as a failed run does."""
     server.cuts = [cut]
     with pytest.raises(FailedError, match="connection lost"):
         get(server, folder, digest)
@@ -165,7 +165,7 @@ def broken_off(server: Server, folder: Path, digest: str | None = SHA, cut: int 
 
 
 def get(server: Server, folder: Path, digest: str | None = SHA) -> str:
-    """Get the file in a new run, by its digest or without; return the digest of what is stored."""
+    """Fetch the file in a new run, with or without its digest; return the digest of what is stored."""
     new = store(folder)
     kept = new.get(f"{server.url}/file", digest)
     assert list(folder.iterdir()) == [kept], "nothing else is left"
@@ -210,10 +210,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str | None]]] = {
     "no such range": ({}, {"range_status": 416}, [REST, None]),
     "another range": ({}, {"content_range": "bytes {total}-{last}/{total}"}, [REST, None]),
     "a range of nothing": ({}, {"content_range": None}, [REST, None]),
-    # pieces of two files are thrown away
+    # pieces of two different files are discarded
     "another file": ({"data": DATA[::-1]}, {"data": DATA}, [REST, None]),
 }
-"""How the server is when an answer breaks off, how afterwards, and what it is asked then."""
+"""State of the server when the connection is lost, its state afterwards, and the ranges requested then."""
 
 
 @pytest.mark.usefixtures("one_try")
@@ -432,7 +432,7 @@ run_parallel({1: lambda: time.sleep(600), 2: lambda: 1 // 0}, 2, lambda: None)
 
 
 def test_a_download_that_cannot_be_ended_holds_up_nobody() -> None:
-    """As one that connects where packets are dropped, on a node without a network."""
+    """Such as one whose connection attempt is dropped, on a node without a network."""
     words = [sys.executable, "-c", _HELD]
     done = subprocess.run(words, timeout=patient(20), capture_output=True, text=True, check=False)
     assert "ZeroDivisionError" in done.stderr
@@ -442,7 +442,7 @@ def test_a_download_that_cannot_be_ended_holds_up_nobody() -> None:
 
 
 def chain_of(*sources: LockedSource | None) -> list[Definition]:
-    """A base and layers, each with one source, or none."""
+    """Return a base and layers, each with one source or none."""
     return [
         Definition(
             f"{number:02}-x",
@@ -456,12 +456,12 @@ def chain_of(*sources: LockedSource | None) -> list[Definition]:
 
 
 class Stand:
-    """A stand-in for a way to build: a layer is the header of its definition, and nothing is run."""
+    """A stand-in for a build strategy: a layer is the header of its definition, and nothing is run."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server, self.folder = server, folder
         self.built: list[tuple[str, int]] = []
-        """Layers, with how many requests the server had seen by then."""
+        """Layers, each with the number of requests that the server had received by then."""
 
     def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
         self.built.append((step.definition.name, len(self.server.asked)))
@@ -472,7 +472,7 @@ class Stand:
         self.base(step, target)
 
     def build(self, *sources: LockedSource | None) -> list[str]:
-        """Build a base and layers in a new run, and return its stages."""
+        """Build a base and layers in a new run; return its stages."""
         chain, downloads = chain_of(*sources), store(self.folder / "store", 2)
         stages = layers_by(self, chain, build_machine(ENGINE), self.folder, downloads)[1]
         return [stage.name for stage in stages]

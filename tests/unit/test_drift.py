@@ -1,7 +1,7 @@
-"""`drift`: which images an update of the machine breaks, and whose binds must be made again.
+"""`drift`: which images an update of the machine breaks, and which need new binds.
 
-The nodes are stand-ins in the likeness of LUMI before and after January 2026 (tests/shared/fabric_builder.py): the host's
-C library went to 2.38 and its libraries asked for that, json-c changed its soname, libfabric its folder, ROCm left.
+The nodes are stand-ins for LUMI's before and after January 2026 (tests/shared/fabric_builder.py): the host's C library
+went to 2.38 and its libraries required that, json-c changed its soname, libfabric its folder, and ROCm was removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The snapshots of a node before, and of another one after the update."""
+    """The snapshots of a node before the update, and of another one after it."""
     folder = tmp_path_factory.mktemp("nodes")
     before = fabric_builder.snapshot(november(folder / "november"), taken="2025-11-20T10:00:00Z")
     return before, fabric_builder.snapshot(january(folder / "january"), taken="2026-01-24T10:00:00Z")
@@ -234,7 +234,7 @@ def test_this_machine_is_read_where_no_second_file_is_named(tmp_path: Path, caps
 def test_new_binds_of_this_machine_are_made_from_a_scan_of_its_own(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not in the place of the older snapshot, which may be called host.json."""
+    """It must not replace the older snapshot, which may be called host.json."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lumiimg.cli.drift.scan_host", lambda *_, **__: read_snapshot(nodes[1]))
     fabric_builder.image(tmp_path / "image", glibc=39)
@@ -302,7 +302,7 @@ def test_nothing_of_lumiimg_is_left_when_it_is_interrupted_at_several_images(
         try:
             _, err = parent.communicate(timeout=patient(60))
         finally:
-            parent.kill()  # one that hangs would be waited for without end
+            parent.kill()  # otherwise a hanging one would be waited for forever
     assert (parent.returncode, err) == (code, "lumiimg: interrupted\n" if number == signal.SIGINT else "")
     wait_until(lambda: not any(map(alive, map(int, copies))))
     left = [path.name for path in made.iterdir() if path.name.split(".")[1] in copies]

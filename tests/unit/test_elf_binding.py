@@ -1,7 +1,7 @@
-"""Which object a symbol is taken from: what the model says, beside LD_DEBUG=bindings and dlsym of the real loader.
+"""Which object a symbol is bound to: the model compared with LD_DEBUG=bindings and dlsym of the real loader.
 
-A program opens drawn libraries, after some that are preloaded. They define, need and call a few functions: weak ones,
-protected, hidden and unique ones, of versions that are shown or hidden, of no type that counts; some bind to themselves.
+A program opens random libraries, after some that are preloaded. They define, need and call a few functions: weak,
+protected, hidden and unique ones, with default or hidden versions, of types that do not count; some bind to themselves.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NAMES = ("one", "two", "three")
 _BOUND = re.compile(r"binding file (\S+) \[0\] to (\S+) \[0\]: (?:normal|protected) symbol `(\w+)'")
 _DT_FLAGS, _DF_SYMBOLIC = 30, 2
 Bindings = dict[tuple[str, str], str]
-"""(path of who asks, name of the function) to the path of who defines it."""
+"""(path of the referring object, name of the function) to the path of the defining object."""
 
 
 @dataclass
 class Drawn:
-    """A process: what it starts with, and what it opens, with RTLD_NOW."""
+    """A random process: what it starts with, and what it opens with RTLD_NOW."""
 
     folder: Path
     program: Path
     preloaded: list[Path] = field(default_factory=list)
     opens: list[tuple[bool, Path]] = field(default_factory=list)
-    """With RTLD_GLOBAL or not, and the library."""
+    """Pairs of whether RTLD_GLOBAL is given, and the library."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -44,9 +44,9 @@ class Drawn:
 
 
 def library(draw: random.Random, path: Path, made: list[Path]) -> Path:
-    """Link a library that defines some functions, and calls some, of its own or of others.
+    """Link a library that defines some functions, and calls some of its own or of others.
 
-    Of each name only the first library may have a unique one: of several, whichever was bound first counts for all.
+    Only the first library with a name may define it as unique: of several, the first one bound would count for all.
     """
     own = draw.sample(NAMES, draw.choice([0, 1, 1, 2]))
     used = draw.sample(NAMES, draw.choice([0, 1, 2, 3]))
@@ -94,7 +94,7 @@ def library(draw: random.Random, path: Path, made: list[Path]) -> Path:
 
 
 def drawn(seed: int, folder: Path) -> list[Drawn]:
-    """Return some processes of one program and one set of libraries."""
+    """Return some processes with one program and one set of libraries."""
     draw = random.Random(seed)  # noqa: S311 - the same each time
     folder.mkdir()
     made: list[Path] = []
@@ -110,7 +110,7 @@ def drawn(seed: int, folder: Path) -> list[Drawn]:
 
 
 def real(it: Drawn) -> tuple[Bindings, list[str | None]]:
-    """Return what the loader binds, and what dlsym finds of each name in each library that was opened."""
+    """Return what the loader binds, and what dlsym finds for each name in each opened library."""
     opens = [(f"n{'g' * is_global}:{path}", *(f"s:{name}" for name in NAMES)) for is_global, path in it.opens]
     found: list[str | None] = []
     started, *parts = _run(it, [word for words in opens for word in words], {})[0].split("--\n")
@@ -145,7 +145,7 @@ def modelled(it: Drawn) -> tuple[Bindings, list[str | None]]:
                 for name in NAMES:
                     reference = reference_of(process, each, name)
                     definer = definer_of(process, each, reference) if reference else None
-                    # what the linker has bound, the loader does not look for
+                    # the loader does not look up what the linker has bound
                     if reference and definer and not reference.is_bound:
                         bound[each.path, name] = definer.path
             if undefined_in(process, ours).found:
@@ -161,7 +161,7 @@ def modelled(it: Drawn) -> tuple[Bindings, list[str | None]]:
 
 
 def differs(it: Drawn) -> list[str]:
-    """Return where both differ: a load that fails ends before all is bound."""
+    """Return the differences between both; a load that fails ends before everything is bound."""
     (bound, found), (of_model, found_by_model) = real(it), modelled(it)
     is_intact = len(found) == len(NAMES) * len(it.opens)
     keys = {*bound, *(of_model if is_intact else ())}

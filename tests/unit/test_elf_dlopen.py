@@ -1,4 +1,4 @@
-"""dlopen: a small C program calls it and says what happened; the model must say the same, in the same words."""
+"""dlopen: a small C program calls it and prints the result; the model must predict the same, word for word."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _FIXTURES = Path(__file__).parents[1] / "fixtures/elf"
 
 @dataclass(frozen=True)
 class Opened:
-    """What one dlopen did."""
+    """The result of one dlopen."""
 
     new: tuple[str, ...]
     error: str | None
 
 
 def opener(tmp: Path, *, caller: tuple[str, ...] = (), program: tuple[str | Path, ...] = ()) -> Path:
-    """Link the program, and the library from which it can call dlopen too (`@name`)."""
+    """Link the program, and a library from which it can call dlopen, too (`@name`)."""
     if not Path(LOADER).exists():
         needs(LOADER)
     lib = so(tmp / "libcaller.so", _FIXTURES / "caller.o", "-lc", *caller, source="")
@@ -60,7 +60,7 @@ def ask(program: Path, *names: str, cwd: Path | None = None) -> list[Opened]:
 
 
 def same(program: Path, *names: str, cwd: Path | None = None) -> list[LoadResult]:
-    """Ask both; what is loaded and the first error must be equal, dlopen by dlopen."""
+    """Assert that both load the same objects and report the same first error, dlopen by dlopen."""
     with open_image(Path("/")) as image:
         process = Process(image.root, settings_here({}, cwd))
         assert process.start(str(program), exec_start=True).ok
@@ -123,7 +123,7 @@ def test_files_that_cannot_be_opened_so(tmp_path: Path) -> None:
 
 
 def _tls(path: Path, size: int, align: int = 1) -> Path:
-    # a name of its own: the first definition of the process would serve all of one name
+    # a unique name: the first definition in the process would serve all uses of the same name
     name = f"{path.stem}_{size}"
     source = (
         f"__thread char {name}[{size}] __attribute__((aligned({align}))); char *f_{name}(void) {{ return {name}; }}"

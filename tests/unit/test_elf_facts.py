@@ -1,4 +1,4 @@
-"""The files of this machine: their facts are what pyelftools says, what they load is what ld.so says; bad bytes are an ElfError."""
+"""The files of this machine: facts compared with pyelftools, loading compared with ld.so; bad bytes give an ElfError."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_names_order_paths_and_words_are_those_of_ld_so(tmp_path: Path) -> None:
         for path in _real_files(tenth_of(1200)):
             real = trace(path, cwd=Path("/"))
             outcome = Process(image.root, settings_here({}, Path("/")), cache=cache).start(str(path))
-            if not real.crashed:  # ld.so falls over a few programs that are linked to its own addresses
+            if not real.crashed:  # ld.so crashes on a few programs that are linked to its own addresses
                 assert_same(outcome, real)
         assert (c_library_of(image.root).kind, glibc_version(image.root)) == ("glibc", platform.libc_ver()[1])
     with open_image(tmp_path) as image:

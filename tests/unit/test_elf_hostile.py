@@ -1,4 +1,4 @@
-"""Roots of damaged libraries: the model ends, soon, and says what is wrong; no other error comes out of it."""
+"""Roots of damaged libraries: the model ends soon and reports what is wrong, without any other exception."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_long_strings_in_a_loader_take_no_time(tmp_path: Path) -> None:
 
 @pytest.mark.threat
 def test_names_that_end_one_long_string_do_not_fill_the_memory() -> None:
-    """Each of 32,767 needs names a longer end of the same 60,000 bytes: gigabytes of text in half a megabyte."""
+    """Each of 32,767 needs is a longer suffix of the same 60,000 bytes: gigabytes of text in half a megabyte."""
     count, strings_bytes = 32_767, 60_000
     dynamic_at = 64 + 2 * 56
     strings_at = dynamic_at + 4 * 16
@@ -89,7 +89,7 @@ def test_names_that_end_one_long_string_do_not_fill_the_memory() -> None:
 
 @pytest.mark.threat
 def test_a_process_with_needs_without_number_ends() -> None:
-    """4,096 libraries that each need 4,096 that are not there would be sixteen million lines."""
+    """4,096 libraries that each need 4,096 missing ones would give sixteen million lines."""
     libraries = {f"l{n}.so": [f"l{n}_{m}.so" for m in range(1000)] for n in range(50)}
     root = Recorded(
         {"/usr/lib/p.so": list(libraries), **{f"/usr/lib/{name}": needs for name, needs in libraries.items()}}
@@ -100,7 +100,7 @@ def test_a_process_with_needs_without_number_ends() -> None:
 
 
 class Recorded:
-    """A root of libraries of which only the needs are known."""
+    """A root with libraries that only have needs."""
 
     def __init__(self, needs: dict[str, list[str]]) -> None:
         self._needs = needs

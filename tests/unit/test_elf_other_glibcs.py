@@ -1,7 +1,7 @@
-"""What loaders of other versions do than the one that is here: their roots have a stand-in that names its version.
+"""The behaviour of other glibc versions than this machine's: their roots contain a stand-in that names its version.
 
-What the loader of this machine does is asked of itself in the tests beside this one; where the rule changed stands in
-glibc's source, which each test names.
+Neighbouring tests compare the model with the loader of this machine. Where a rule changed is known from glibc's source,
+which each test names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def started(root: Path, minor: int) -> LoadResult:
 
 @pytest.mark.parametrize(("minor", "ends"), [(38, True), (39, False)])
 def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: int, ends: bool) -> None:
-    """open_path goes on after ENOENT and EACCES, and after ENOTDIR from 2.39 on (glibc elf/dl-load.c)."""
+    """open_path continues after ENOENT and EACCES, and after ENOTDIR from 2.39 on (glibc elf/dl-load.c)."""
     liba = so(tmp_path / "opt/b/liba.so")
     exe(tmp_path / "prog", liba, *runpath("/opt/a:/opt/b"))
     (tmp_path / "opt/a").mkdir()
@@ -39,7 +39,7 @@ def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: i
     (tmp_path / "opt/a/liba.so").symlink_to("/opt/file/liba.so")
     outcome = started(tmp_path, minor)
     assert outcome.ok is not ends
-    # only that list ends: the default directories are searched all the same
+    # only that list ends: the default directories are still searched
     so(tmp_path / "usr/lib64/liba.so")
     again = started(tmp_path, minor)
     assert again.ok
@@ -48,7 +48,7 @@ def test_up_to_2_38_a_path_through_a_file_ends_its_list(tmp_path: Path, minor: i
 
 @pytest.mark.parametrize("text", ["/opt/$PLATFORM", "$PLATFORM"])
 def test_what_names_a_platform_that_is_not_known_is_no_directory(text: str, tmp_path: Path) -> None:
-    """Of a machine whose platform is not known, such as RISC-V; the library lies where the text would be nothing."""
+    """On a machine whose platform is unknown, such as RISC-V; the library is where an empty expansion would lead."""
     c_library(tmp_path, 41)
     for path in (so(tmp_path / "liba.so"), exe(tmp_path / "prog", tmp_path / "liba.so", *runpath(text))):
         patched(path, 18, b"\xf3\0")
@@ -62,7 +62,7 @@ def test_what_names_a_platform_that_is_not_known_is_no_directory(text: str, tmp_
 def test_relative_relocations_are_a_crash_where_glibc_does_not_know_them(
     tmp_path: Path, minor: int, crashes: bool
 ) -> None:
-    """Run with the libc6 of Debian 11 and 12: 2.31 dies of SIGSEGV, 2.36 does not; `ld.so --list` says nothing."""
+    """Seen with the libc6 of Debian 11 and 12: 2.31 dies of SIGSEGV, 2.36 does not; `ld.so --list` reports nothing."""
     source = "static int v = 7; int *p = &v;"
     liba = so(tmp_path / "opt/a/liba.so", "-z", "pack-relative-relocs", source=source)
     exe(tmp_path / "prog", liba, *runpath("/opt/a"))
@@ -95,7 +95,7 @@ def test_relative_relocations_are_asked_for_by_who_asks_for_a_version_of_the_c_l
 
 
 def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:
-    """Run with glibc 2.31, 2.36, 2.41 and 2.43: a need of that name is met, and no file of that name is opened."""
+    """Seen with glibc 2.31, 2.36, 2.41 and 2.43: a need of that name is met, and no file of that name is opened."""
     vdso = so(tmp_path / "opt/a/linux-vdso.so.1")
     exe(tmp_path / "prog", vdso)
     outcome = started(tmp_path, 41)
@@ -104,7 +104,7 @@ def test_the_object_of_the_kernel_is_in_every_process(tmp_path: Path) -> None:
     assert "linux-vdso.so.1" not in [loaded.name for loaded in outcome.objects]
 
 
-# What is searched for a CPU, and what is reported, not followed
+# CPU-specific searches that are reported, but not followed
 
 
 def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_the_vendor() -> None:
@@ -123,7 +123,7 @@ def test_levels_are_tried_first_where_glibc_knows_them_and_the_platform_is_of_th
 
 
 def test_what_a_glibc_may_look_at_and_the_model_does_not_is_reported(tmp_path: Path) -> None:
-    """Folders and entries of a cache for kinds of CPU, up to 2.36 and 2.39, and filters."""
+    """Folders and cache entries for CPU types, up to 2.36 and 2.39, and filters."""
     libraries = [so(tmp_path / "opt/a/liba.so"), so(tmp_path / "opt/b/libb.so", "-f", "libx.so", *runpath("/"))]
     exe(tmp_path / "prog", *libraries, *runpath("/opt/a"))
     so(tmp_path / "opt/a/haswell/liba.so")

@@ -1,6 +1,6 @@
-"""A table of the loader's rules: each row is a set of tiny files, asked of the real ld.so and of the model.
+"""A table of the loader's rules: each row is a set of tiny files on which the real ld.so and the model are compared.
 
-Names, paths, order, what is missing, and every word on standard error must be the same.
+Names, paths, order, missing libraries, and every word on standard error must be equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.shared.elf_oracles import Ask, compare
 
 _AUXILIARY, _RUNPATH, _DEBUG = 0x7FFFFFFD, 29, 21
 
-# The text of a search path: one tree of folders that each have the library, asked in each way in which a path is given
+# The text of a search path: a tree of folders that each contain the library, with each way of giving a path
 
 _PLACES = (
     "here",
@@ -48,7 +48,7 @@ _TEXTS = (
     ),
     *("T/${LIB}", "T/$LIB", "T/$PLATFORM", "T/${PLATFORM}", "T/$HOME", "T/x$LIB:T/a"),
 )
-"""T is the folder of all. What is run from is `here`; the program lies in `d`."""
+"""T is the top folder. The working directory is `here`; the program is in `d`."""
 
 
 @pytest.mark.parametrize("way", ["LD_LIBRARY_PATH", "DT_RUNPATH", "DT_RPATH"])
@@ -70,12 +70,12 @@ def _program(tmp: Path, *arguments: Path | str, env: dict[str, str] | None = Non
 
 
 def _chain(tmp: Path, *arguments: str) -> Path:
-    """Return a library that needs another one in another folder."""
+    """Return a library that needs another one from another folder."""
     return so(tmp / "a/liba.so", so(tmp / "b/libb.so"), *arguments)
 
 
 def _with_both(path: Path, *arguments: Path | str, runpath: Path | str) -> Path:
-    """Link a library that has a DT_RUNPATH beside its DT_RPATH, which linkers do not make."""
+    """Link a library with both DT_RUNPATH and DT_RPATH, which linkers do not produce."""
     return retagged(so(path, *arguments, "-f", str(runpath)), _AUXILIARY, _RUNPATH)
 
 
@@ -140,7 +140,7 @@ _CALLS_V2 = "int g_V2(void); void start(void) { g_V2(); }"
 
 
 def _needs_v2(tmp: Path, _there: Path | None = None) -> Path:
-    """Return a program that needs V2 of a library, which is looked for in `old`."""
+    """Return a program that needs V2 of a library, which is searched for in `old`."""
     new = with_versions(tmp / "new/libv.so", "V1", "V2")
     return exe(tmp / "prog", new, *runpath(tmp / "old"), source=_CALLS_V2)
 
@@ -365,7 +365,7 @@ def test_the_model_says_what_ld_so_says(build: Callable[[Path], Ask], tmp_path: 
     compare(build(tmp_path))
 
 
-# Files that are no libraries, or damaged ones
+# Files that are not libraries, or are damaged
 
 
 def _first_of_two(tmp: Path, spoil: Callable[[Path], object]) -> Ask:
@@ -437,7 +437,7 @@ def test_a_spoiled_file_in_front_of_a_good_one_and_alone(spoil: Callable[[Path],
     compare(ask)
 
 
-# What is known beside the loader's words
+# What the model reports in addition to the loader's messages
 
 
 def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_what_is_missing_is_known_by_its_parts(tmp_path: Path) -> None:
     of_version, pipe = _needs_v2(tmp_path, with_versions(tmp_path / "old/libv.so", "V1")), so(tmp_path / "libpipe.so")
     of_pipe = exe(tmp_path / "of_pipe", pipe, *runpath(tmp_path))
     pipe.unlink()
-    os.mkfifo(pipe)  # the real loader would not come back from it
+    os.mkfifo(pipe)  # the real loader would hang on it
     with open_image(Path("/")) as image:
         lost, old, never = (Process(image.root).start(str(p)) for p in (missing, of_version, of_pipe))
     assert lost.errors == ["libb.so: cannot open shared object file: No such file or directory"]

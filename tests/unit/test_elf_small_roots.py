@@ -1,4 +1,4 @@
-"""Small roots of their own: what the loader finds in one is asked under chroot, and the model must say the same.
+"""Small roots: what the real loader finds in one under chroot, the model must find, too.
 
 The loader of this machine is copied into each; the real ldconfig writes their caches.
 """

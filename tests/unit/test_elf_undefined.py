@@ -1,7 +1,7 @@
-"""Symbols that nothing defines: what a start and a dlopen make of them, beside what the real loader does.
+"""Symbols that nothing defines: their effect at start and in dlopen, compared with the real loader.
 
-A program opens libraries one after the other, each with the flags that it is given, and says of each whether it was
-opened; LD_BIND_NOW is not set. The loader is asked about each kind of need alone, then about drawn sets of libraries.
+A program opens libraries one after the other, each with given flags, and prints whether each was opened; LD_BIND_NOW is
+not set. Each kind of need is compared alone, then random sets of libraries.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Situation:
         return exe(self.folder / "prog", _OPENER, *self.program_needs, "-lc", *runpath(self.folder), source="")
 
     def really(self, program: Path) -> list[bool]:
-        """Whether it starts, and whether each library is opened, up to the first that is not."""
+        """Return whether it starts, and whether each library is opened, up to the first that is not."""
         words = [f"{flags}:{path}" for flags, path in self.opens]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("LD_")}
         done = subprocess.run([program, *words], capture_output=True, text=True, check=False, env=environment)
@@ -76,7 +76,7 @@ def _up_to_the_first(ends: list[bool]) -> list[bool]:
 @pytest.mark.parametrize("kind", USES)
 @pytest.mark.parametrize("how", ["start", "start-now", "lazily", "at-once", "lazily-now"])
 def test_a_need_that_nothing_defines_ends_what_the_loader_says_it_ends(kind: str, how: str, tmp_path: Path) -> None:
-    """At a start and by dlopen; `now`: the file asks for all at once (DF_BIND_NOW)."""
+    """At start and in dlopen; `now`: the file requests immediate binding (DF_BIND_NOW)."""
     it = Situation(tmp_path)
     asks = ("-z", "now") if how.endswith("now") else ("-z", "lazy")
     used = so(tmp_path / "libused.so", *asks, source=USES[kind].format("nowhere"))
@@ -93,7 +93,7 @@ def test_a_need_that_nothing_defines_ends_what_the_loader_says_it_ends(kind: str
 
 
 def test_a_library_that_is_preloaded_serves_a_function_before_one_that_is_needed(tmp_path: Path) -> None:
-    """The order of LD_DEBUG=bindings: the program, what is preloaded, what they need."""
+    """The order in LD_DEBUG=bindings: the program, preloaded libraries, their needs."""
     provider, preloaded = (
         so(tmp_path / name, source="int shared_function(void) { return 1; }") for name in ("libown.so", "libpre.so")
     )

@@ -1,4 +1,4 @@
-"""What is expected of each engine, beside what the real ones printed. By a real one: tests/engine/test_engine_behaviour.py."""
+"""The expected behaviour of each engine and what real ones printed; for a real one: tests/engine/test_engine_behaviour.py."""
 
 from __future__ import annotations
 

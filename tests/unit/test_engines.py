@@ -1,4 +1,4 @@
-"""Both container engines: what the real programs printed (tests/fixtures/engines), and how lumiimg understands each."""
+"""Both container engines: what the real programs printed (tests/fixtures/engines), and what lumiimg concludes."""
 
 from __future__ import annotations
 

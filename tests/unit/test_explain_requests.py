@@ -1,4 +1,4 @@
-"""`lumiimg explain --base … --add …`: what is chosen or refused, by which rule; each with the reason beside it."""
+"""`lumiimg explain --base … --add …`: what is chosen or refused, and by which rule; each case with its reason."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HOME = {"HOME": "/nonexistent"}
 
 class Case(NamedTuple):
     asked: str
-    """Base and layers; `@` another site than lumi, `%` the fabric."""
+    """Base and layers; `@` precedes a site other than lumi, `%` the fabric."""
     answer: str
-    """Fabric, torch, releases of layers; or the rule that refuses, and the nearest that works."""
+    """Fabric, torch, releases of layers; or the rule that refuses, and the nearest request that is accepted."""
     why: str
 
 
@@ -53,7 +53,7 @@ CASES = [
     Case("rocm-7.2.4 pytorch @generic", "none torch=2.14.1+rocm7.2", "no driver to fit"),
     Case("rocm-6.4.4 pytorch @frontier", "bundled torch=2.9.1+rocm6.4 unknown=glibc-gate warning=fabric", "no page says which glibc its libraries ask for"),
     Case("rocm-6.2.4 pytorch @frontier", "bundled torch=2.7.1+rocm6.2.4 unknown=glibc-gate warning=fabric unknown=driver-window", "AMD's matrix ends at 6.3, OLCF's default is 6.2.4"),
-    # a layer that another one waits for comes before it, whatever the order asked for
+    # a layer that another one depends on comes first, whatever the requested order
     Case("debian-rocm jax debian-rocm-libraries @generic", "none jax=0.9.1", "JAX's plugin needs the mathematical libraries; 0.9.2 needs four that Debian lacks"),
     # torch, ROCm, Python
     Case("rocm-6.2.4 pytorch==2.5.1", "bundled torch=2.5.1+rocm6.2", "its index is rocm6.2, which 6.2.4 is of"),
@@ -98,7 +98,7 @@ CASES = [
     Case("rocm-6.2.4 xformers", "refused layers -> rocm-6.3 xformers", "xformers is for torch 2.9 and 2.10"),
     Case("rocm-6.4.4 fabric-bundled", "bundled", "the fabric that is named is the one that is taken"),
     Case("rocm-6.4.4 vllm @alps", "refused driver-window", "Alps has NVIDIA GPUs"),
-    # a base that only reading can tell more of
+    # a base of which more is known only after reading it
     Case("rocm-vllm-0.10.1", "bundled torch=2.7.0 unknown=glibc-gate", "its tag does not tell the distribution"),
     Case("rocm-vllm-0.10.1 bitsandbytes", "bundled torch=2.7.0 unknown=glibc-gate unknown=layers", "nor which Python it has"),
     Case("rocm-vllm-0.8.5 apex %bundled", "bundled unknown=layers", "which torch it has is not known, and apex is for one"),

@@ -1,4 +1,4 @@
-"""Names of the fabric path: which file is which part of it."""
+"""File names on the fabric path: which file is which part."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _TAILS = (".so", ".so.1", ".so.1.0.60204", ".so.bak", ".so.1.debug", ".a", ".la"
 FILES = ["".join(parts) for parts in itertools.product(_STEMS, _TAILS)]
 
 NUMBERED = (".so", ".so.1", ".so.1.0.60204")
-"""Endings of a library as it is installed."""
+"""Suffixes of an installed library."""
 LINKED = (*NUMBERED, ".so.bak", ".sox")
-"""Endings that a plugin may have, too: NCCL_NET_PLUGIN, or a link, may lead to any name."""
+"""Further suffixes of plugins: NCCL_NET_PLUGIN or a link may lead to any name."""
 
 
 def test_a_file_is_a_part_by_its_name_and_nothing_beside_a_library_is() -> None:

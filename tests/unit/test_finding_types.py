@@ -1,4 +1,4 @@
-"""The registry of findings: each code has its meaning, is produced as the registry says, and is written nowhere else."""
+"""The registry of findings: each code has a meaning, is produced as registered, and is written nowhere else."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def attributes(node: ast.AST, owner: str) -> set[str]:
 
 
 def codes_in(node: ast.AST) -> set[str]:
-    """Return the codes of findings that are written in it."""
+    """Return the codes of findings in a piece of syntax."""
     return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and part.value in finding_types()}
 
 
 SURE = frozenset({"image.architecture", "image.driver", "program.venv-python", "program.venv-torch"})
-"""About the machine and what is bound: no variable changes them. All other problems are open where one is in doubt."""
+"""About the machine and what is bound: variables do not affect them. All others are open if a variable is in doubt."""
 
 
 def pairs(table: ast.AST) -> Iterator[tuple[str, Severity]]:
-    """Yield what the rows of a table name together."""
+    """Yield each code and severity in the same row of a table."""
     rows = [node for node in ast.walk(table) if isinstance(node, ast.Tuple)]
     for code, severity in (p for row in rows for p in product(codes_in(row), attributes(row, "Severity"))):
         yield code, Severity[severity]
 
 
 def produced(level: Level) -> Iterator[tuple[str, Severity]]:
-    """Yield what the code of a wing of check/ gives to findings: (code, severity)."""
+    """Yield each (code, severity) that the code for a level in check/ produces."""
     for path in (PACKAGE / "check" / WINGS[level]).glob("*.py"):
         module = ast.parse(path.read_text())
         tables = [node for node in module.body if isinstance(node, ast.Assign) and codes_in(node)]
@@ -81,7 +81,7 @@ def test_each_code_has_one_meaning_and_is_found_at_some_level() -> None:
 
 
 def test_what_looks_like_a_code_is_one() -> None:
-    """A code that is misspelled where a finding is asked for would never be met."""
+    """A misspelt code in a lookup of findings would never match."""
     families = {code.partition(".")[0] for code in finding_types()}
     looks = re.compile(rf"(?:{'|'.join(families)})\.[a-z][a-z-]+")
     for path in (path for room in ("check", "cluster", "report", "cli") for path in (PACKAGE / room).rglob("*.py")):
@@ -98,7 +98,7 @@ def test_what_answers_a_finding_is_seen_by_a_probe() -> None:
 
 
 def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() -> None:
-    """A place that no caller fills would be printed as it is; a reason that none gives would never be."""
+    """A placeholder that no caller fills would be printed as it is; a reason that none gives would never be printed."""
     given: dict[str, set[str]] = {}
     reasons: dict[str, set[str]] = {}
     for path in (PACKAGE / "check").rglob("*.py"):
@@ -122,7 +122,7 @@ def test_every_text_of_the_registry_is_whole_and_gets_the_names_that_it_has() ->
 
 @pytest.mark.threat
 def test_a_name_out_of_an_image_ends_no_quotes_of_a_command() -> None:
-    """Nor is `{image}` in the path of a plugin filled with the name of the image."""
+    """Nor is `{image}` in the path of a plugin replaced by the name of the image."""
     for name in ("/opt/a b/x.so", "/opt/$(id)/x.so", "/opt/'; id; '/x.so", "/opt/{image}/x.so", "/opt/{path}"):
         found = Findings(Level.STATIC)
         found.add("rccl.several", Severity.INFO, "two", reason="other", names={"path": name})
