@@ -24,8 +24,8 @@ MAY_BE_ABSENT = "not beside this checkout"
 def pytest_configure() -> None:
     # tests are judged for no particular machine unless they name one
     os.environ["LUMIIMG_SITE"] = "generic"
-    # a shell without job control starts what is in the background with Ctrl-C ignored, and so would be the programs
-    # that tests interrupt
+    # a shell without job control starts background processes with SIGINT ignored, and the programs that tests
+    # interrupt would inherit that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # nohup ignores SIGHUP, and programs started here would inherit that: those that a test hangs up would never end

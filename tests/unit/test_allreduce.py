@@ -1,4 +1,4 @@
-"""The all-reduces of the netprobe layer: sums that a float represents exactly in jobs of any size, and how ranks end."""
+"""The all-reduces of the netprobe layer: sums that fit a float in jobs of any size, and how ranks end."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Asked:
         return code, {finding["id"]: finding for finding in json.loads(out)["findings"]}
 
     def verdicts(self) -> tuple[int, int, int]:
-        """Return the exit codes of all three commands."""
+        """Return the exit codes of all three commands, which must not contradict one another."""
         bind, _, reported = self.run("bind", self.root)
         explain, check = self.run("explain", self.root)[0], self.check()[0]
         assert explain != 0 or check == 0, "explain is greener than check"

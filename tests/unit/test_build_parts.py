@@ -1,4 +1,4 @@
-"""Parts of builds, on real squashfs files: the SIF, the cache, how a layer's files are found, and notices."""
+"""Parts of builds, on real squashfs files: the SIF, the cache, how a layer's files are found, a script's last words."""
 
 from __future__ import annotations
 

@@ -315,7 +315,7 @@ SEPTEMBER = "lumi-multitorch-u24r72f21m50t211-20260929-104918"
 NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (SEPTEMBER, SEPTEMBER, {"rocm": "7.2", "torch": "2.11", "libfabric": "2.1", "os": "Ubuntu 24.04"}),
     (SEPTEMBER.replace("-104918", "_104918"), SEPTEMBER, {"glibc": "2.39", "python": "3.12", "rccl": "2.27.7"}),
-    # what nobody has seen yet
+    # names that do not exist yet
     (
         "/elsewhere/lumi-multitorch-u26r714f25m51t215-20270301_010203.sif",
         "lumi-multitorch-u26r714f25m51t215-20270301-010203",
@@ -326,7 +326,7 @@ NAMES: tuple[tuple[str, str, dict[str, str]], ...] = (
         "lumi-multitorch-u24r102f21m50t29-20270301-010203",
         {"rocm": "10.2", "torch": "2.9"},
     ),
-    # the members that the catalogue has facts of are those
+    # the members of which the catalogue has facts
     ("lumi-multitorch-u24r70f21m50t210-20260415_130625", "lumi-multitorch-u24r70", {"torch": "2.10.0"}),
     ("/appl/local/csc/soft/ai/images/pytorch_2.7.1_lumi.sif", "csc-pytorch-2.7.1", {"rocm": "6.2.4"}),
     (

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 planned: set[str] = set()
 SITE = ("--site", "lumi")
 ALWAYS = ("rccl-for-another-hip", "plugin-with-much-static-tls", "plugin-with-an-executable-stack")
-"""Changes to an image whose advice is unlike that of others."""
+"""Changes to an image that are tried in every run, as their advice is unlike that of others."""
 LAYER = "/opt/aws-ofi-nccl/lib"
 """The folder in which the layer aws-ofi-nccl puts the plugin, and which it prepends to LD_LIBRARY_PATH."""
 

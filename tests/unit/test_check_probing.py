@@ -255,7 +255,7 @@ def process(result: ProbeResult) -> SeenProcess:
 
 
 def test_who_answers_for_rccl_is_whom_torch_really_calls(real_torch: Torch, tmp_path: Path) -> None:
-    """By the real relocations of a library: LD_PRELOAD, global libraries, or one of several that define the function."""
+    """By the relocation of a library itself: LD_PRELOAD, global libraries, one of several that define the function."""
     shim = library(tmp_path / "libshim.so", source=ANSWER)
     other = library(tmp_path / "other/librccl.so.1", source=ANSWER)
     rccl = real_torch.package / "lib/librccl.so.1"

@@ -1,4 +1,4 @@
-"""Downloads that lose their connection, are interrupted or killed, and resume; several at once; real loopback servers."""
+"""Downloads that lose the connection, are interrupted or killed, and resume; several at once; real loopback servers."""
 
 from __future__ import annotations
 

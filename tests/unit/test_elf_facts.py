@@ -1,4 +1,4 @@
-"""The files of this machine: facts compared with pyelftools, loading compared with ld.so; bad bytes give an ElfError."""
+"""The files of this machine: their facts compared with pyelftools, loading with ld.so; bad bytes are an ElfError."""
 
 from __future__ import annotations
 

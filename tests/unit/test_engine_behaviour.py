@@ -1,4 +1,4 @@
-"""The expected behaviour of each engine and what real ones printed; for a real one: tests/engine/test_engine_behaviour.py."""
+"""Expected behaviour of each engine, and what real ones printed; tests/engine/test_engine_behaviour.py runs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image of somebody else's as a base: what it has is read, reported, and not put in again; `adapt` adds what it lacks."""
+"""A foreign image as a base: its content is read, reported, and not added again; `adapt` adds what it lacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Somebody's image for vLLM: ROCm, a venv with torch, RCCL, no plugin."""
+    """A foreign image for vLLM: ROCm, a venv with torch, RCCL, no plugin."""
     folder = fabric_builder.image(tmp_path / "theirs", glibc=39)
     for name in ("librccl-net.so", "libnccl-net.so", "librccl-net-ofi.so", "libnccl-net-ofi.so"):
         for found in folder.rglob(name):
@@ -147,7 +147,7 @@ def site(tmp_path: Path) -> str:
 def test_a_plugin_for_the_hosts_libfabric_is_put_before_the_images_own(
     site: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """What `bind` proposes where the image's plugin asks for a newer libfabric than the host's is taken by `adapt`."""
+    """`adapt` accepts what `bind` proposes if the image's plugin requires a newer libfabric than the host's."""
     theirs = fabric_builder.image(tmp_path / "theirs", glibc=39, fabric="FABRIC_1.8")
     node = fabric_builder.host(tmp_path / "node")
     snapshot = fabric_builder.snapshot(node)
@@ -194,7 +194,7 @@ PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
 def test_adapt_adds_a_plugin_only_where_rccl_asks_for_none_that_is_there(
     image: Path, tmp_path: Path, site: str, capsys: Capture
 ) -> None:
-    """As `check` has it: a plugin that RCCL finds is the image's, whatever NCCL_NET_PLUGIN of the image calls it."""
+    """As in `check`: a plugin that RCCL finds counts, whatever NCCL_NET_PLUGIN of the image calls it."""
     for number, (case, (file, changes, is_asked_for)) in enumerate(PLUGINS.items()):
         theirs = tmp_path / f"{number}/theirs"
         shutil.copytree(image, theirs, symlinks=True)
@@ -215,8 +215,8 @@ def test_adapt_adds_a_plugin_only_where_rccl_asks_for_none_that_is_there(
 def test_adapt_names_the_variables_of_the_image_that_block_the_network(
     image: Path, site: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    """A layer that is added takes no variable away; RCCL would go past the plugin that is put in."""
-    other, path = "[plugin.other-name]", "makes RCCL look only for librccl-net-aws.so"
+    """An added layer does not remove the variables; RCCL would ignore the added plugin."""
+    other, path = "[plugin.other-name]", "makes RCCL look for librccl-net-aws.so alone"
     sockets = ("NCCL_NET=Socket", "[network.forced]", "FI_PROVIDER=tcp", "[provider.excluded]", "env -u NCCL_NET")
     for change, expected in (
         (environment("A=b"), ()),
@@ -250,7 +250,7 @@ def test_what_the_image_has_is_a_constraint(image: Path, site: str, capsys: Capt
 def test_an_image_whose_own_files_do_not_load_is_not_called_complete(
     tmp_path: Path, site: str, capsys: Capture
 ) -> None:
-    """As `check` has it, where no layer would change it."""
+    """As in `check`, if no layer would change that."""
     for number, spoil in enumerate((plugin_elsewhere, libfabric_without_its_libcxi, libfabric_without_cxi)):
         image = fabric_builder.bundled(tmp_path / str(number))
         identity, code = spoil(image)
@@ -330,7 +330,7 @@ def test_a_system_that_is_called_as_a_component_is_not_that_component(image: Pat
 def test_a_plugin_that_asks_for_a_newer_libfabric_than_the_nodes_is_no_quiet_yes(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """Else `adapt` builds what `bind` refuses, whose remedy is `adapt`."""
+    """Otherwise, `adapt` would build what `bind` refuses with `adapt` as the remedy."""
     host = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"), host="nid005001")
     for name, interface, refused in (("newer", "FABRIC_1.9", True), ("fits", "FABRIC_1.3", False)):
         theirs = fabric_builder.image(tmp_path / name, fabric=interface)
@@ -343,9 +343,9 @@ def test_a_plugin_that_asks_for_a_newer_libfabric_than_the_nodes_is_no_quiet_yes
         assert (f"adapt {theirs} --site lumi --source host-libfabric=" in output) is refused
         assert main(["bind", str(theirs), "--host", str(host)]) == (ExitCode.NO if refused else ExitCode.GOOD)
         capsys.readouterr()
-        # none is compiled here, so nothing is reported of what it would be compiled against
+        # none is compiled here, so nothing is reported about the libfabric to compile with
         assert "compiled against" not in output
         assert "pack it there" not in output
-        # what the C library keeps out, a fabric of the image's own mends
+        # what the C library prevents works with a bundled fabric
         assert main([*words, "--fabric", "bundled"]) == ExitCode.GOOD
         assert "no set of binds" not in unwrapped("".join(capsys.readouterr()))

@@ -1,6 +1,6 @@
-"""Locks, layers, sites, snapshots and images of somebody else are data: every text in them is made hostile, one at a time.
+"""Foreign locks, layers, sites, snapshots and images are data: every text in them is made hostile, one at a time.
 
-Each such file is refused in one line, or nothing of it becomes a section, a command, or a path outside.
+Each such file is refused in one line, or no part of it becomes a section, a command, or a path outside.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ZEROS = "0" * 64
 _ALL = slice(None)
 _PARTS = 10 if EVERYTHING else 1
-"""Of a test that tries all: each ends within its five minutes, also on a slow machine."""
+"""Parts of an exhaustive test, each of which ends within five minutes even on a slow machine."""
 WHOLE = (
     LAYER
     + f"""\
@@ -94,13 +94,13 @@ source = "the tests"
 BOX = BASE.replace("[[", 'provides = ["python3"]\nhas = { python = "3.12", glibc = "2.39" }\ninclude = ["gcc"]\n[[', 1)
 SECTIONS = {"%files", "%environment", "%post -c /bin/bash", "%test", "%labels"}
 MOST_CHARS = 8_000
-"""Characters of an error: what is wrong can be long, what is reported of it not."""
+"""Length limit of an error message: the offending text can be long, but the message must not."""
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 
 
 @dataclass(frozen=True)
 class Trap:
-    """What hostile text would make, if anything obeyed it."""
+    """A file that hostile text would create, if anything obeyed it."""
 
     file: Path
 
@@ -171,7 +171,7 @@ def trap(tmp_path: Path) -> Trap:
 
 
 def hostile(document: Any, values: Iterable[Any], count: int, part: slice = _ALL) -> Iterator[Any]:
-    """Yield the document with one text or one key replaced by a hostile one: `count` of them, or a part of all."""
+    """Yield copies of a document with one text or key replaced by a hostile one: `count` of them, or a part of all."""
     values = list(values)
     cases = [
         (place, value)
@@ -206,7 +206,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def made(make: Callable[[], Sequence[Definition]]) -> tuple[Sequence[Definition], bool]:
-    """Return the definitions that come of it, and whether it is refused as bad input."""
+    """Return the resulting definitions, and whether the input is refused as bad."""
     try:
         return make(), False
     except LumiimgError as error:
@@ -225,12 +225,12 @@ def of_whole(folder: Path) -> Lock:
 
 
 def signed(body: str) -> str:
-    """A lock with the digest of what it says, as a hostile author would give it."""
+    """Return a lock with a matching digest, as a hostile author would add it."""
     return f'format = 3\nlumiimg = "0"\ndigest = "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n\n{body}'
 
 
 def lock_of_whole(world: World, folder: Path) -> tuple[list[str], str]:
-    """Write the lock of a request; return the options of it, and what the lock says below its head."""
+    """Write the lock of a request; return its options, and the text of the lock below its head."""
     options = ["--layers", str(folder), *world.mirrors]
     assert main(["lock", *options, "--base", "box", "--add", "whole"]) == ExitCode.GOOD
     return options, Path("lumiimg.lock").read_text().partition("\n\n")[2]

@@ -1,4 +1,4 @@
-"""Where a disk is full, the message names the folder and what to do."""
+"""If a disk is full, the message names the folder and the remedy."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_where_no_temporary_folder_can_be_written_one_line_says_so(
 
 @pytest.fixture
 def step(tmp_path: Path) -> Iterator[LayerBuild]:
-    """A layer that is built, in the scratch of a cache."""
+    """A layer being built in the scratch folder of a cache."""
     cache = tmp_path / "cache"
     cache.mkdir()
     definition = Definition("01-a", ("a",), None, Sections(Header("localimage", "x")), ())
@@ -108,7 +108,7 @@ def step(tmp_path: Path) -> Iterator[LayerBuild]:
 
 
 def _free(monkeypatch: pytest.MonkeyPatch, full: Path | None) -> None:
-    """Have nothing be free below a folder."""
+    """Simulate a full disk below a folder."""
 
     def usage(path: Path) -> SimpleNamespace:
         return SimpleNamespace(free=0 if full is not None and Path(path).is_relative_to(full) else 1 << 40)
@@ -149,7 +149,7 @@ def test_a_layer_that_fails_for_want_of_room_names_tmpdir_or_the_cache(
 def test_the_layers_of_a_base_are_unpacked_in_the_cache_and_need_no_room_in_tmpdir(
     step: LayerBuild, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a login node TMPDIR is memory."""
+    """On a login node, TMPDIR is in memory."""
     layer = oci_builder.tar(oci_builder.member("etc"), oci_builder.member("etc/os-release", b"ID=x\n"))
     image = oci_builder.image(layer).write_folder(step.folder / "image")
     monkeypatch.setattr(LayerBuild, "run_helper", lambda _, command, *paths: changes.main(command, *map(str, paths)))

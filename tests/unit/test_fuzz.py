@@ -1,4 +1,4 @@
-"""Whatever the bytes, a parser takes them or refuses them in one line, soon and in little memory; each has a target."""
+"""A parser accepts any bytes or refuses them in one line, soon and in little memory; each parser has a target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READS = re.compile(
     r"\bjson\.(?:loads?|JSONDecoder)\b|\b(?:parse|read)_toml\(|\.splitlines\(\)|struct\.Struct\(|\.iter_unpack\("
     r"|\.unpack_from\(|HTMLParser|from_email|ZipFile\(|\bdecode\([A-Z]|tarfile\.open\(|decompressobj\(|parsedate"
 )
-"""What a module does that takes foreign bytes or text apart."""
+"""Code by which a module parses foreign bytes or text."""
 
 
 @pytest.mark.threat
@@ -104,6 +104,6 @@ def _module(path: Path) -> str:
 
 
 def _modules_of(parser: str) -> Iterator[str]:
-    """A parser is a function or a class of a module, or a module."""
+    """Yield the modules that a parser may mean: it is a function or class of a module, or a module."""
     yield parser
     yield parser.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""What .ci/get-engine asks of apt and installs: real apt-get over sources and lists of these tests, and stand-ins."""
+"""What .ci/get-engine requests from apt and installs: real apt-get on sources and lists of these tests, and stand-ins."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PROGRAMS = {"squashfs-tools": "mksquashfs", "squashfuse": "squashfuse_ll", "uidm
 
 
 class Machine:
-    """A Debian machine without an engine, whose programs that install are stand-ins which write down their words."""
+    """A Debian machine without an engine; its programs that install are stand-ins that record their arguments."""
 
     def __init__(self, folder: Path, *, uid: int) -> None:
         self.record = folder / "record"
         self._bin = folder / "bin"
         self._bin.mkdir()
-        # stand-ins before links: what is written to a link is written to the program behind it
+        # stand-ins before links, as writing to a link would overwrite the program that it points to
         standins = {
             "apt-get": APT_GET,
             "apt-cache": APT_CACHE,
@@ -57,7 +57,7 @@ class Machine:
             (self._bin / name).symlink_to(str(shutil.which(name)))
 
     def would_change(self, package: str, changes: str) -> None:
-        """Have apt say that an installation would do this, too."""
+        """Make apt report that an installation would also do this."""
         (self._bin / f"{package}.changes").write_text(changes)
 
     def get_engine(self, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ class Machine:
 
     @property
     def installed(self) -> list[str]:
-        """What apt-get was asked to install for real."""
+        """Return what apt-get was requested to install for real."""
         return [
             line for line in self.record.read_text().splitlines() if " install " in line and "--simulate" not in line
         ]
@@ -93,7 +93,7 @@ def test_packages_of_the_own_release_are_named_then_installed_and_no_suite_is_ad
         "uidmap",
     ]
     words = machine.record.read_text()
-    # apt would raise login and passwd, which are of the same source as uidmap
+    # apt would upgrade login and passwd, which have the same source package as uidmap
     assert all("Upgrade-By-Source-Package=false" in line for line in words.splitlines() if " --simulate " in line)
     assert not [word for word in ("apptainer", "singularity", "-t sid", "tee") if word in words]
     assert {path: path.stat().st_mtime_ns for path in Path("/etc/apt").rglob("*")} == before

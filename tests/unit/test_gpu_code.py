@@ -1,4 +1,4 @@
-"""For which GPUs an image has code: read from heads, in each form that compilers and libraries give it."""
+"""For which GPUs an image has code: read from headers, in every form that compilers and libraries use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REAL_TARGETS = "gfx10-3-generic gfx11-generic gfx12-generic gfx9-4-generic gfx90
 
 
 def read(data: bytes) -> list[str]:
-    """Return what each bundle of a file is for."""
+    """Return the targets of each bundle of a file."""
     found = gpu_code_in(BytesInMemory(data), "/x.so")
     return [" ".join(sorted(map(str, targets))) for targets in found]
 
@@ -37,7 +37,7 @@ def test_all_bundles_of_a_section_are_read_however_large_they_are() -> None:
     table = gpu.bundle(*gpu.hip("gfx908"), codes=[b""])
     exactly = gpu.bundle(*gpu.hip("gfx908"), codes=[bytes(gpu.PAGE - len(table))])
     assert len(exactly) == gpu.PAGE
-    # a NUL behind a bundle that ends with its page moves the next by a page, as in TensorFlow's library
+    # a NUL after a bundle that ends at a page boundary moves the next by a page, as in TensorFlow's library
     section = gpu.pages(large, exactly) + bytes(gpu.PAGE) + gpu.bundle(*gpu.hip("gfx942:xnack-"))
     assert read(gpu.library(section)) == ["gfx90a", "gfx908", "gfx942:xnack-"]
 

@@ -1,4 +1,4 @@
-"""Whether the jobs of an image find code for the GPU of a machine: what every command says of it, and what it refuses."""
+"""Whether the jobs of an image find code for the GPU of a machine: what each command reports about it and refuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def sglang(tmp_path: Path) -> Path:
-    """The image of SGLang: each of its kernels is for gfx942 and gfx950, ROCm's own for more."""
+    """An image of SGLang: its own kernels are all for gfx942 and gfx950, those of ROCm for more."""
     files = {
         f"{PACKAGES}/sgl_kernel/common_ops.abi3.so": only("gfx942", "gfx950"),
         f"{PACKAGES}/aiter_meta/hsa/gfx942/f.co": gpu.code_object("gfx942"),
@@ -102,7 +102,7 @@ def test_what_is_not_sure_of_an_image_is_a_doubt_of_a_request(tmp_path: Path, ca
 
 
 def node(tmp_path: Path, *versions: int) -> Path:
-    """Return the snapshot of a node with GPUs of `gfx_target_version`, as its kernel driver describes them."""
+    """Return the snapshot of a node whose GPUs have these `gfx_target_version`s, as its kernel driver reports them."""
     root = fabric_builder.host(tmp_path / "node", glibc=38)
     for number, version in enumerate((0, *versions)):
         properties = f"cpu_cores_count 0\ngfx_target_version {version}\nvendor_id 4098\n"
@@ -123,7 +123,7 @@ def test_the_gpu_of_a_node_that_was_seen_decides_without_a_site(sglang: Path, tm
     assert (account["gpu"], account["machine"]) == ("gfx90a:sramecc+:xnack-", host)
     assert findings[0][0] == "problem"
     assert findings[0][1].startswith(f"no code for gfx90a, the GPU of {host}: sgl-kernel")
-    # what is believed of the site counts less
+    # what the site file says counts less
     account, findings = gpu_findings("--host", node(tmp_path / "b", 90402, 90402, 110000), "--site", "lumi")
     assert account["gpu"] == "gfx942:sramecc+:xnack-"
     assert "problem" in {severity for severity, _ in findings}, "this RCCL is for gfx90a alone"
@@ -162,7 +162,7 @@ def test_code_for_xnack_alone_runs_where_the_job_sets_it(
     monkeypatch.setenv("HSA_XNACK", "1")
     code, parts, _ = check(capsys, root)
     assert (code, parts["RCCL"]["fit"]) == (ExitCode.UNDECIDED, "runs")
-    # and the other way round: code for xnack- is not taken then
+    # and the other way round: code for xnack- is not used then
     other = image(tmp_path / "j", {}, rccl="gfx90a:sramecc+:xnack-")
     code, parts, (found,) = check(capsys, other)
     assert (code, parts["RCCL"]["fit"]) == (ExitCode.NO, "no")
@@ -172,7 +172,7 @@ def test_code_for_xnack_alone_runs_where_the_job_sets_it(
     assert check(capsys, other)[1]["RCCL"]["fit"] == "runs"
     put_files(other, {".singularity.d/env/91-more.sh": "export HSA_XNACK=1\n"})
     assert "env -u HSA_XNACK" in check(capsys, other)[2][0]["remedy"][0]
-    # memory without error correction is no mode that a variable sets
+    # memory without error correction is not a mode that a variable sets
     found = check(capsys, image(tmp_path / "k", {}, rccl="gfx90a:sramecc-"))[2][0]
     assert found["summary"].endswith(": RCCL (gfx90a:sramecc- only)")
     assert "HSA_XNACK" not in found["summary"] + found["remedy"][0]
@@ -244,7 +244,7 @@ def test_a_file_of_an_image_may_be_called_as_keys_and_components_of_ours_are(tmp
     assert [name for name, part in parts.items() if part["needed"]] == ["RCCL"]
 
 
-# -- what is known of software, whoever put it in
+# -- what is known about software, whatever its origin
 
 
 @pytest.mark.usefixtures("clean_home")

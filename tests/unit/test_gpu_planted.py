@@ -1,4 +1,4 @@
-"""Images made to deceive: code for another GPU behind links, packings, modes and second copies, and good ones that look bad."""
+"""Deceptive images: code for another GPU behind links, packings, modes and second copies, and good ones that look bad."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_what_a_job_would_load_is_found_wherever_it_is_hidden(
 
 
 def judged(root: Path, capsys: Capture) -> tuple[list[str], list[str]]:
-    """Return the obstacles in the GPU code of an image, and what is open about it."""
+    """Return the obstacles in the GPU code of an image, and the open questions."""
     main(["check", str(root), "--level", "static", "--json", "--site", "lumi"])
     found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["id"].startswith("gpu.")]
     return tuple([each["summary"] for each in found if each["severity"] == kind] for kind in ("problem", "unknown"))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Files of an image over which an engine mounts something are not there at run time, whatever way leads to them."""
+"""Files of an image over which an engine mounts something are missing at run time, by whatever path they are reached."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ELSEWHERE = "/nowhere/at/all"
 
 
 def moved(root: Path, name: str, folder: str) -> Path:
-    """Move a file of the image to another folder of it."""
+    """Move a file of the image to another folder in it."""
     target = root / folder / name.rpartition("/")[2]
     target.parent.mkdir(parents=True, exist_ok=True)
     return (root / name).rename(target)
@@ -60,7 +60,7 @@ def python_by_link(root: Path, folder: str) -> None:
 
 
 def rocm_by_link(root: Path, folder: str) -> None:
-    """A whole ROCm lies there."""
+    """Move the whole ROCm to a folder, and leave a link."""
     (root / folder).mkdir(parents=True)
     (root / "opt/rocm").rename(root / folder / "rocm")
     (root / "opt/rocm").symlink_to(f"/{folder}/rocm")
@@ -77,7 +77,7 @@ PLANTED: dict[str, Callable[[Path, str], None]] = {
 
 
 def some_of(*folders: str) -> list[tuple[str, str]]:
-    """Return some ways with some folders, each of both at least once; in `make test-all` all with all."""
+    """Return pairs of ways and folders, each at least once; in `make test-all`, all combinations."""
     if EVERYTHING:
         return [*itertools.product(PLANTED, folders)]
     return [*zip(PLANTED, itertools.cycle(folders), strict=False)]
@@ -85,7 +85,7 @@ def some_of(*folders: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The home of whoever runs this; a folder that is in no image."""
+    """The home of the current user; a folder that no image contains."""
     monkeypatch.setenv("HOME", "/home/alice")
     monkeypatch.setenv("PWD", ELSEWHERE)
     return "home/alice"
@@ -106,7 +106,7 @@ def test_what_an_engine_mounts_over_is_not_there(
     root = bundled(tmp_path / "image")
     PLANTED[way](root, folder)
     report = answer(root, capsys)
-    # a libfabric that is not there may come from the host
+    # a missing libfabric may come from the host
     assert report["answer"] == ("undecided" if way == "runpath" else "no")
     reported = [finding for finding in report["findings"] if folder in json.dumps(finding)]
     assert any("mount" in (finding["cause"] or "") for finding in reported), report["findings"]
@@ -120,7 +120,7 @@ def test_what_no_engine_mounts_over_is_there(
     root = bundled(tmp_path / "image")
     PLANTED[way](root, folder)
     report = answer(root, capsys)
-    # a search path into somebody's home is an open question of its own
+    # a search path into a home is a separate open question
     is_open = way == "runpath" and folder.startswith(("home", "root"))
     assert report["answer"] == ("undecided" if is_open else "no-obstacle"), report["findings"]
 

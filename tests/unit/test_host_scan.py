@@ -1,4 +1,4 @@
-"""A scan finds what a host offers, wherever its site puts it, says by which way, and takes nothing that is a person's."""
+"""A scan finds what a host offers, wherever the site puts it, reports how it found it, and records no personal data."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_provider_is_found_by_fi_provider_path(changed: Path) -> None:
         ("/opt/a/liba-fi.so", "FI_PROVIDER_PATH"),
         ("/opt/b/libb-fi.so", "FI_PROVIDER_PATH"),
     ]
-    # as libfabric reads them: a folder is no file, nor the other way round, and `@` counts in front of all only
+    # as libfabric reads them: folders and files are not interchangeable, and `@` counts only at the very start
     for value in ("+/opt/a", "/opt/a/liba-fi.so", "/nowhere:@/opt/a", "opt/a", "+opt/a/liba-fi.so"):
         found = of_role(scan(changed, FI_PROVIDER_PATH=value), "libfabric-provider")
         assert [entry.path for entry in found] == ["/opt/cray/libfabric/1.22.0/lib64/libfabric/libtcp-fi.so"], value
@@ -198,7 +198,7 @@ def _program(folder: Path, name: str, output: str) -> None:
 
 
 def test_the_engines_own_configuration_is_read(tmp_path: Path) -> None:
-    """A stand-in that prints what SingularityCE prints, installed beside its configuration."""
+    """With a stand-in that prints what SingularityCE prints, installed beside its configuration."""
     _program(tmp_path / "bin", "singularity", "singularity-ce version 4.1.3-150500.10.7")
     put_files(
         tmp_path,

@@ -1,4 +1,4 @@
-"""A snapshot: its file comes back whole and can do no harm, and it is a root file system with the libraries of its machine."""
+"""A snapshot: its file is read back unchanged and is harmless, and it serves as a root with the machine's libraries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scan(node: Path, environment: dict[str, str] = ENVIRONMENT) -> Snapshot:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_host(tmp_path_factory.mktemp("host"))
-    # a library that leads through a directory with nothing recorded in it, and one with an element of the host's own
+    # a library whose path goes through a directory with no recorded content, and one with an element of the host
     (root / "opt/site/share").mkdir(parents=True)
     dependency = library(root / "opt/site/lib/libdep.so", source="int g;")
     library(root / "opt/site/bin/libodd.so", dependency, *rpath("$ORIGIN/../share/../lib"), source="int f;")

@@ -1,4 +1,4 @@
-"""Any file in the place of one that a command reads: an answer, or one line, and nothing is waited for."""
+"""Any file in place of one that a command reads: an answer or one line of error, and no hang."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ for verb in ("ls", "verify", "prune", "ls"):
 @pytest.mark.usefixtures("clean_home")
 @pytest.mark.threat
 def test_no_file_in_a_shared_cache_is_waited_for_or_read_without_end(kind: str, tmp_path: Path) -> None:
-    """In each place where a file of a cache is, somebody has put something else."""
+    """Something else has been put in place of each file of a cache."""
     laid(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "zero").symlink_to("/dev/zero")

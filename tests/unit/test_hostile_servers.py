@@ -1,4 +1,4 @@
-"""Each kind of download against each kind of hostile server: all end in time, in one line, and leave nothing that counts."""
+"""Each kind of download from each kind of hostile server ends in time, in one line, and leaves nothing that counts."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ GOOD = b"good"
 MARK = "0" * 64
 LIMIT_S = 2.0 if EVERYTHING else 0.1
 SLACK_S = 8
-"""On a busy machine."""
+"""Extra time for a busy machine."""
 
 
 def sized(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
-    """Return an answer with a body and what is reported of its length."""
+    """Return an answer with a body and a claim about its length."""
     lines = b"".join(header + b"\r\n" for header in headers)
     return OK + lines + b"Content-Length: %d\r\n\r\n" % (len(body) if length is None else length) + body
 
@@ -79,7 +79,7 @@ SERVERS: dict[str, tuple[bytes, bytes]] = {
     "what nobody asked for behind it": (sized(GOOD) + sized(b"evil") * 100, b"end"),
     "another file": (sized(GOOD), b"end"),
 }
-"""What a server says first, and then again and again; or it ends there."""
+"""What a server sends first, and what it then repeats; or how it ends."""
 
 
 def _image(url: str, name: str) -> Repository:
@@ -107,7 +107,7 @@ def _index(url: str, folder: Path) -> None:
 
 
 def _general_index(url: str, folder: Path) -> None:
-    """The one that uv alone asks."""
+    """Fetch from the index that only uv uses."""
     resolved_at(f"{url}/simple", folder, requires=("egg",))
 
 
@@ -128,7 +128,7 @@ def _layers(url: str, folder: Path) -> None:
 
 
 def _base(url: str, folder: Path) -> None:
-    """By lumiimg, though there is an engine, which knows no such limits."""
+    """Fetch by lumiimg, even if there is an engine, as that has no such limits."""
     machine = build_machine(Engine(folder / "no-apptainer", EngineKind.APPTAINER, "1.4.5", frozenset()))
     header = Header("docker", f"{url.partition('://')[2]}/a/b@sha256:{MARK}")
     definition = Definition("01-box", ("box",), None, Sections(header), (), plain_http=True)
@@ -148,7 +148,7 @@ KINDS: dict[str, Callable[[str, Path], None]] = {
     "the base of a build": _base,
 }
 OF_UV = {_index, _general_index}
-"""Each starts a program: they take every fourth server."""
+"""Each of these starts a program, so it is tried with every fourth server only."""
 HARMLESS = {
     "more than it says": GOOD,
     "what nobody asked for behind it": GOOD,
@@ -156,7 +156,7 @@ HARMLESS = {
     "a packed bomb": PACKED,
     "a bomb packed twice": PACKED_TWICE,
 }
-"""What is stored of a file of which nothing is known: the body as it came, which nobody unpacks."""
+"""What is stored for a file of which nothing is known: the body as received, which is not unpacked."""
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv, "_LIMIT_S", LIMIT_S)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("NO_PROXY", "*")
-    # read in a moment: Python forgets to close a socket that ends between its connection and its handshake
+    # quick to read: Python does not close a socket that ends between connection and handshake
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
 
 

@@ -1,4 +1,4 @@
-"""`--html`: one file that fetches and runs nothing, shows foreign text as text, and says what the JSON says."""
+"""`--html`: one file that fetches and runs nothing, shows foreign text as text, and agrees with the JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read a file of an image: what the kernel says of the same modes, links and folders."""
+"""Who may read a file of an image: compared with the kernel for the same modes, links and folders."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_answer_is_the_kernels(root: Path) -> None:
 
 
 def test_what_an_owner_or_a_group_may_read_is_there_and_in_the_way_of_others(root: Path) -> None:
-    """Whoever has built a sandbox with umask 077 can run it; colleagues of a group with umask 007, too."""
+    """The builder of a sandbox with umask 077 can run it; with umask 007, so can colleagues of the group."""
     paths = [put(root, f"opt/{mode:03o}", mode) for mode in (0o600, 0o640, 0o604, 0o200)]
     tree = FolderTree(root)
     for owner, group, closed in ((0, 0, {0o600, 0o640, 0o200}), (0, 44, {0o600, 0o200}), (1000, 0, {0o200})):
@@ -147,7 +147,7 @@ def judged(image: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[s
 def test_what_a_job_cannot_read_is_named_with_what_opens_it(
     closed: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Root's own: nobody else may, and the job fails. Another's: it may be the user's. Either is one finding."""
+    """If root owns it, nobody else may read it, and the job fails. Otherwise the owner may be the user. One finding."""
     image = fabric_builder.image(tmp_path / "image")
     before = judged(image, capsys)[1]
     (image / closed).chmod(0o700 if (image / closed).is_dir() else 0o750)
@@ -164,7 +164,7 @@ def test_what_a_job_cannot_read_is_named_with_what_opens_it(
 
 
 def test_a_folder_on_the_way_to_the_plugin_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A loader that cannot enter a folder tries it for one library, and never again."""
+    """A loader that cannot enter a folder tries it for one library and never again."""
     image = fabric_builder.image(tmp_path / "image")
     (image / "opt/plugin/lib").mkdir(parents=True)
     (image / "usr/lib64/librccl-net.so").rename(image / "opt/plugin/lib/librccl-net.so")
@@ -203,7 +203,7 @@ _MODULES = {
 
 
 def import_as_stranger(folder: Path) -> bool:
-    """Import `top` in a copy of this process that owns nothing of a folder; whether that succeeds."""
+    """Import `top` in a fork of this process that owns nothing in a folder; return whether that succeeds."""
     child = os.fork()
     if not child:
         try:
@@ -221,7 +221,7 @@ def import_as_stranger(folder: Path) -> bool:
 
 
 def test_an_import_fails_where_a_file_that_it_takes_is_closed(root: Path) -> None:
-    """For every file and folder of an import, as CPython itself does it."""
+    """For every file and folder of an import, as in CPython itself."""
     site = root / "site"
     for name, text in _MODULES.items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,7 @@ def test_an_import_fails_where_a_file_that_it_takes_is_closed(root: Path) -> Non
 
 
 def test_the_loader_model_is_the_loader_of_a_stranger(root: Path) -> None:
-    """In small roots of which some files and folders are closed: what starts, what is loaded from where, every word."""
+    """In small roots with some files and folders closed: what starts, what is loaded from where, every word."""
     roots = ClosedRoots(root)
     for seed in sampled(range(3000), 60):
         case = roots.make(seed)

@@ -1,6 +1,6 @@
-"""Images by their address, in a registry or in a Docker engine, where a command takes an image.
+"""Images given by address, in a registry or a Docker engine, to commands that take an image.
 
-Registry and engine are stand-ins on loopback here; `tests/engine/test_dockerfile.py` asks a real Podman.
+Registry and engine are stand-ins on loopback; `tests/engine/test_dockerfile.py` uses a real Podman.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("clean_home")
 
 @pytest.fixture
 def layer(tmp_path: Path) -> bytes:
-    """Somebody's image: an RCCL, and /.lumiimg as an image has it that Docker built."""
+    """The layer of a foreign image: an RCCL, and /.lumiimg as in an image that Docker built."""
     folder, content = fabric_builder.image(tmp_path / "theirs", glibc=39), io.BytesIO()
     (folder / ".lumiimg").mkdir()
     plan = read_document(FIXTURES / "written/0.1.0/image", PLAN)
@@ -49,7 +49,7 @@ def layer(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def world(layer: bytes, clean_home: Path) -> Iterator[World]:
-    """A registry that the settings name in the place of Docker Hub."""
+    """A registry that the settings name instead of Docker Hub."""
     with serve(World(image=layer)) as world:
         settings = clean_home / ".config/lumiimg/config.toml"
         settings.parent.mkdir(parents=True)
@@ -61,7 +61,7 @@ def world(layer: bytes, clean_home: Path) -> Iterator[World]:
 def docker(
     layer: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1.44", at_save: Reply | None = None
 ) -> Iterator[list[str]]:
-    """Run a stand-in for the API of an engine that has `mine:1`; yield what it is asked."""
+    """Run a stand-in for the API of an engine that has `mine:1`; yield the requests to it."""
     oci_builder.docker_save(folder / "saved.tar", layer)
     saved, asked_for = (folder / "saved.tar").read_bytes(), list[str]()
     found = {"Id": f"sha256:{ID}", "RepoTags": ["mine:1"], "Size": len(saved)}
@@ -145,7 +145,7 @@ def test_an_image_of_an_engine_is_read_once(
         assert "the engine does not have it" in capsys.readouterr().err
     assert main([*adapt, "docker-daemon://mine:1"]) == ExitCode.MISSING_HERE
     assert "no Docker engine answers" in capsys.readouterr().err
-    # and it goes as other things of the cache do
+    # and it is removed like other entries of the cache
     assert main(["cache", "ls", "--json"]) == ExitCode.GOOD
     assert [image["key"] for image in json.loads(capsys.readouterr().out)["images"]] == [ID]
     assert main(["cache", "rm", ID[:12], "--json"]) == ExitCode.GOOD
@@ -195,7 +195,7 @@ def test_an_engine_is_asked_by_the_version_that_it_names(
 def test_an_image_that_an_engine_did_not_save_whole_is_copied_again(
     layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """An error in the middle comes as the end of the file (moby, getImagesGet), or the connection breaks off."""
+    """An error in the middle appears as the end of the file (moby, getImagesGet), or the connection is lost."""
     half = layer[: len(layer) // 2]
     for reply, expected in (
         (Reply(body=half + b'{"message": "no space left"}'), "fetch or save it again"),

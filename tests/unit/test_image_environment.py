@@ -1,4 +1,4 @@
-"""Environment scripts are read as text: what is sure is what real shells export, the rest is in doubt; nothing is run."""
+"""Environment scripts are read as text: sure values are those that shells export, others are in doubt; nothing runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENV = ".singularity.d/env"
 
 
 def test_what_is_sure_after_any_script_is_what_real_shells_have(tmp_path: Path) -> None:
-    """`return`, `eval`, `export -n`, `&&`, `if`, subshells, functions, odd quotes: real shells say what they come to."""
+    """`return`, `eval`, `export -n`, `&&`, `if`, subshells, functions, odd quotes: real shells give the truth."""
     made = generated(random.Random("shell"))  # noqa: S311 - the same scripts each time
     scripts = [*PLAIN, *OPEN, *islice(made, 120)]
     for _ in range(20 if EVERYTHING else 1):
@@ -140,7 +140,7 @@ def test_scripts_that_are_too_long_alone_or_together_are_reported_and_the_others
 
 
 ACTIVATE = sorted((Path(__file__).parents[1] / "fixtures/venv").glob("activate-*"))
-"""As CPython's venv wrote them, for /opt/venv."""
+"""Scripts as CPython's venv wrote them, for /opt/venv."""
 
 
 def _after(folder: Path, script: str, activate: str) -> tuple[dict[str, str], set[str], str]:

@@ -1,4 +1,4 @@
-"""Faults of images that are not about the network: each comes with what happens and what to do, and is no obstacle."""
+"""Faults of images outside the network: each is reported with its effect and remedy, and is not an obstacle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = f"usr/{SITE}"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An image with a Python, a torch of its own RCCL, and a plugin."""
+    """An image with a Python, a torch with its own RCCL, and a plugin."""
     root = image(tmp_path / "image")
     python(root, "usr")
     torch(root, "usr")
@@ -32,7 +32,7 @@ def dist(root: Path, name: str, version: str) -> None:
 
 
 def faults(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
-    """Return the findings of this kind by their codes, and that none of them changed the answer."""
+    """Return the findings of this kind by code; assert that none of them changed the answer."""
     code = main(["check", str(root), "--level", "static", "--json"])
     found = json.loads(capsys.readouterr().out)["findings"]
     assert code == 3  # libfabric is the host's
@@ -75,7 +75,7 @@ def test_a_module_for_numpy_1_beside_numpy_2_is_named(version: str, root: Path, 
 
 
 def test_two_mpi_of_one_name_are_named_where_an_order_of_imports_dies(root: Path, capsys: Capture) -> None:
-    """As Intel's beside MPICH: what torch brings asks for a function that MPICH does not have."""
+    """Such as Intel's beside MPICH: what torch includes needs a function that MPICH lacks."""
     intel = library(root / "opt/intel/lib/libmpi.so.12", source="int of_intel(void) { return 0; } int of_all;")
     mpich = library(root / "opt/mpich/lib/libmpi.so.12", source="int of_all;")
     packages = root / PACKAGES

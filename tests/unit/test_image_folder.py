@@ -1,4 +1,4 @@
-"""A folder as an image: no link of it leads out of it, and nothing but regular files is opened."""
+"""A folder as an image: no link in it leads out of it, and only regular files are opened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_links_never_reach_the_host(tmp_path: Path) -> None:
             with pytest.raises(FileNotFoundError):
                 image.root.open(path)
         assert not image.root.exists("/dir/secret")
-    # nor where a link comes between a look and the opening, be it to the very same file
+    # nor if a link appears between the check and the opening, even to the same file
     (image_folder / "moved").write_text("image")
     tree = FolderTree(image_folder)
     node = tree.child(tree.root, "moved")

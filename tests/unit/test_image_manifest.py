@@ -1,6 +1,6 @@
-"""The bind manifest that an image carries: what it has, what is taken of a foreign one, what jobs and checks make of it.
+"""The bind manifest in an image: its content, what is accepted from a foreign one, and its use by jobs and checks.
 
-The libraries are stand-ins (tests/shared/fabric_builder.py): the loader looks at nothing else of them.
+The libraries are stand-ins (tests/shared/fabric_builder.py) with all that the loader reads.
 """
 
 from __future__ import annotations

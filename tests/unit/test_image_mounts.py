@@ -1,4 +1,4 @@
-"""Binds over an image are seen as the kernel would show them."""
+"""An image with binds appears as the kernel would show it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_later_mount_hides_what_was_mounted_below_it_and_a_mount_in_a_mount_is
 
 
 def test_files_of_two_images_are_never_one(tmp_path: Path) -> None:
-    """The loader takes two names of one file for one library."""
+    """The loader treats two names of one file as one library."""
     for name in ("image", "venv"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)

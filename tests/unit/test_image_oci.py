@@ -1,4 +1,4 @@
-"""OCI layouts, OCI archives and `docker save`: one root, as the engines would unpack it; and what is damaged or hostile."""
+"""OCI layouts, OCI archives and `docker save`: one root, as engines unpack it; and damaged or hostile ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _unpacked(cache: Path) -> list[Path]:
 
 
 def _files(path: Path, cache: Path) -> dict[str, bytes]:
-    """Return the files of an image, after use of everything else of it."""
+    """Return the files of an image, after reading everything else in it."""
     found = {}
     with open_image(path, lambda: cache) as opened:
         assert isinstance(opened.environment, dict)
@@ -74,14 +74,14 @@ def _files(path: Path, cache: Path) -> dict[str, bytes]:
 
 
 def _unpack(layer: bytes, folder: Path) -> None:
-    """Take away what whiteouts name, then what is in the way of members; have GNU tar do the rest."""
+    """Remove what whiteouts name, then what is in the way of members; let GNU tar do the rest."""
     with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
         members = [(folder / info.name, info.isdir()) for info in archive]
     gone: list[Path] = []
     before: list[Path] = []
 
     def without(path: Path) -> None:
-        """Take a path away, but for what came before in this layer, and the folders above that."""
+        """Remove a path, except what came before in this layer, and the folders above that."""
         if not any(path in (one, *one.parents) for one in before):
             gone.append(path)
         elif path.is_dir():
@@ -332,11 +332,11 @@ def test_unpacked_layers_are_listed_verified_and_pruned(tmp_path: Path, cache: P
     assert capsys.readouterr().out.count("removed 0 layers and 1 unpacked layer") == 2
 
 
-# -- damaged and hostile
+# -- damaged and hostile images
 
 
 def _of_layer(data: bytes, content: bytes, media_type: str = LAYER) -> Layout:
-    """Return a layout whose one layer is these bytes, where its config names this content."""
+    """Return a layout whose one layer is these bytes, while its config names this content."""
     layout = Layout()
     described = layout.blob(data, media_type)
     config = layout.json(make_config(content), CONFIG)
@@ -345,7 +345,7 @@ def _of_layer(data: bytes, content: bytes, media_type: str = LAYER) -> Layout:
 
 
 def _replaced(layout: Layout, old: bytes, new: bytes) -> Layout:
-    """Change a word of a config or a manifest for one of its length."""
+    """Replace a word of a config or manifest with one of the same length."""
     layout.files = {name: data.replace(old, new) for name, data in layout.files.items()}
     return layout
 

@@ -1,4 +1,4 @@
-"""Trees laid over each other are what overlayfs shows: the kernel's rules, on squashfs file systems."""
+"""Stacked trees are what overlayfs shows: the kernel's rules, on squashfs file systems."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WHITEOUT = "c 000 0 0 0 0"
 
 
 def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
-    """Pack files; `pseudo` are definitions of mksquashfs for what an ordinary user cannot make."""
+    """Pack files; `pseudo` are mksquashfs definitions of what an ordinary user cannot make."""
     tree = folder / f"{name}-tree"
     tree.mkdir()
     for path, content in files.items():
@@ -42,7 +42,7 @@ def _pack(folder: Path, name: str, files: dict[str, str], *pseudo: str) -> Path:
 
 
 def _layers(folder: Path) -> list[Path]:
-    """Pack three layers; the content of a file is the layer that it is of."""
+    """Pack three layers; the content of a file is the name of its layer."""
     hidden = [f"{name} {_WHITEOUT}" for name in ("gone", "gone-folder", "back", "merged/never-there")]
     marks = ["opaque x trusted.overlay.opaque=y", "opaque-of-users x user.overlay.opaque=y"]
     more = {

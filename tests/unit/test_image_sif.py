@@ -1,4 +1,4 @@
-"""SIF: what Apptainer writes is read; what contradicts itself is named in one line, and nothing else is ever raised."""
+"""SIF: what Apptainer writes is read; contradictions are reported in one line, and nothing else is ever raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the squashfs reader sees of a file system that the real mksquashfs made is the tree that was packed."""
+"""What the squashfs reader sees in a file system made by the real mksquashfs is the tree that was packed."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ DAMAGE = (
     (72, b"\xff" * 8, "tables"),
     (32, b"\xff" * 8, "outside"),
 )
-"""Of the superblock: where, what is there instead, and what is reported; the fuzz target squashfs has the rest."""
+"""Damage of the superblock: offset, new bytes, and what is reported; the fuzz target squashfs covers the rest."""
 
 
 def test_what_is_damaged_is_named(small: bytes, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_block_that_unpacks_to_more_than_a_block_is_refused() -> None:
 
 @pytest.mark.threat
 def test_the_first_bytes_of_a_huge_file_take_no_list_of_all_its_blocks(tmp_path: Path) -> None:
-    """Packed, the list of 16 million holes is a quarter of a megabyte."""
+    """Compressed, the list of 16 million holes is a quarter of a megabyte."""
 
     def metadata(data: bytes) -> bytes:
         packed = (zlib.compress(data[at : at + disk.METADATA_BYTES]) for at in range(0, len(data), disk.METADATA_BYTES))

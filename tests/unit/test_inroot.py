@@ -32,7 +32,7 @@ BASE = Definition("01-b", ("b",), None, replace(SECTIONS, header=Header("docker"
 
 
 class Trap:
-    """A root folder, and what a link in it may lead to."""
+    """A root folder, and a target outside that a link in it may lead to."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
@@ -70,7 +70,7 @@ def step(tmp_path: Path) -> LayerBuild:
 
 
 def mounted(root: Path) -> str:
-    """Where the image has the folder of a build, which is there meanwhile, and gone then."""
+    """Return the folder of a build in the image, which exists during the build and is removed afterwards."""
     with open_image(root) as image, mount_points(root, image.root) as place:
         assert (root / place[1:]).is_dir()
     assert not os.path.lexists(root / place[1:])
@@ -102,7 +102,7 @@ def test_a_script_that_takes_the_engines_folder_away_is_refused(
             require_own_folder(step, [below], images[1])
 
 
-# where a script is run: what is mounted in the folder
+# mounts in the folder where a script is run
 
 
 @pytest.mark.threat
@@ -137,7 +137,7 @@ def test_places_for_mounts_are_made_where_links_lead_in_the_image_and_in_the_upp
 
 
 def test_a_root_folder_that_is_closed_to_its_owner_is_written_and_stays_so(trap: Trap) -> None:
-    """As in the images of Red Hat's family."""
+    """As in images of the Red Hat family."""
     (trap.root / "opt").mkdir(mode=0o555)
     trap.root.chmod(0o555)
     assert mounted(trap.root) == BUILD_FOLDER
@@ -172,7 +172,7 @@ def test_a_script_has_its_files_to_read_what_it_writes_elsewhere_and_a_tmp_of_it
     assert not list(tmp_path.glob("lumiimg*"))
 
 
-# what is written of an image before and after its script
+# what is written to an image before and after its script
 
 
 def put(trap: Trap, name: str, target: Path | str) -> None:
@@ -249,7 +249,7 @@ def test_what_an_image_of_a_registry_says_of_itself_is_run_as_it_says(shell: str
     for words, expected in (([], "a b|$x|'|"), (["x y"], "x y|")):
         run = [shell, f"{root}/.singularity.d/runscript", *words]
         assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == expected
-    # what the files of the image have there is not taken for it
+    # files of the image in that place are not mistaken for it
     (image / ".singularity.d").mkdir(parents=True)
     (image / ".singularity.d/runscript").write_text("theirs")
     (image / "file").touch()
@@ -355,7 +355,7 @@ def test_a_file_that_nobody_may_read_is_opened_to_its_owner(trap: Trap) -> None:
     assert modes == [0o400, 0o700, 0]
 
 
-# the one way in which all of these reach a file
+# the one function by which all of these reach a file
 
 
 @pytest.mark.parametrize("path", ["..", "a/../../x", "/../x", "a\0b"])
@@ -387,7 +387,7 @@ def test_no_link_is_followed_whatever_is_done(trap: Trap) -> None:
 
 @pytest.mark.threat
 def test_a_link_that_comes_between_a_look_and_what_is_done_is_not_followed(trap: Trap) -> None:
-    """The places for mounts are looked for in what a container shows; meanwhile they have become links."""
+    """The mount points are found in what a container shows; meanwhile they have become links."""
     shown = trap.root.parent / "shown"
     (shown / "opt/lumiimg").mkdir(parents=True)
     (shown / "etc").mkdir()

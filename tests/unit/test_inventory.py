@@ -1,4 +1,4 @@
-"""What software an image has: each reader is asked beside the program that knows it, and bears what is hostile."""
+"""The software of an image: each reader is compared with the authoritative program, and withstands hostile input."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_a_system_says_of_itself_is_what_a_shell_reads(tmp_path: Path) -> N
 
 
 def _quoted(value: str, chance: random.Random) -> str:
-    """Return a value as os-release(5) has it: in double quotes, with a backslash before what a shell would take."""
+    """Return a value as os-release(5) specifies: in double quotes, with special shell characters escaped."""
     if value.isalnum() and value.isascii() and chance.random() < 0.5:
         return value
     if "'" not in value and "\\" not in value and chance.random() < 0.3:

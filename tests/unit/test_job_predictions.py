@@ -1,7 +1,7 @@
-"""Is a yes or a no of `check --level static` what then happens? Images with real Pythons, started by the real loader.
+"""Is a yes or a no of `check --level static` what then happens? Images with real Pythons, run by the real loader.
 
-`tests/shared/job/` makes them: each known-good image with each fault and decoy, on nodes, with variables. CI takes a part
-of the pairs, `make test-all` all.
+`tests/shared/job/` makes them: each known-good image with each fault and decoy, on nodes, with variables. CI tries some
+of the pairs, `make test-all` tries all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.shared.job.system import system_here
 from tests.shared.programs import EVERYTHING, sampled
 
 PARTS = 8
-"""In which the pairs are asked about, so that several workers can."""
+"""Parts of the pairs, so that several workers can share them."""
 _CI_TAKES_ONE_OF = 400
 _PLANTED_OF_A_KIND = 390
 """5,070 images."""
@@ -46,7 +46,7 @@ def examiner(tmp_path_factory: pytest.TempPathFactory) -> Examiner:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_planted_is_answered_as_it_then_happens_or_left_open(examiner: Examiner, kind: str) -> None:
-    """To a process of a real Python that is nobody's: start-up code, folders of packages, forms of torch, modes of files."""
+    """In a process of a real Python that runs as nobody: start-up code, package folders, forms of torch, file modes."""
     names = [f"{kind}-{number}" for number in range(_PLANTED_OF_A_KIND if EVERYTHING else 2)]
     assert [str(each) for each in examiner.examined(names) if each.mark in WRONG] == []
 

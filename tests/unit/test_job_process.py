@@ -1,4 +1,4 @@
-"""The process of a job, on images whose libraries are stand-ins: what the program that is started makes of the way to RCCL."""
+"""The process of a job, on images with stand-in libraries: how the program that is started affects the way to RCCL."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 ROCM = "opt/rocm/lib/librccl.so.1"
 PLANTED = Path(__file__).parents[1] / "fixtures/planted.toml"
-"""The answer, its obstacles, the version of RCCL and the plugin, of each case."""
+"""The answer, its obstacles, the version of RCCL and the plugin for each case."""
 
 
 def test_each_fault_that_is_planted_is_reported_by_its_findings(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """What then happens to such a job is asked in test_job_predictions.py."""
+    """test_job_predictions.py tests what then happens to such a job."""
     cases = [Case(base) for base in BASES] + [Case("torch-with-rccl", (change,)) for change in CHANGES]
     cases += [Case("torch-with-rccl", variables=name) for name in VARIABLES if name]
     cases += [Case("torch-with-rccl", (), node, bundled=False) for node in NODES] + [*ONCE_WRONG]
@@ -57,7 +57,7 @@ def test_each_fault_that_is_planted_is_reported_by_its_findings(tmp_path: Path, 
         PLANTED.write_text("".join(f'"{case}" = "{expected}"\n' for case, expected in found.items()))
     known = tomllib.loads(PLANTED.read_text())
     assert [(case, expected, known.get(case)) for case, expected in found.items() if known.get(case) != expected] == []
-    # one change is to what a processor of this machine may lack
+    # one change requires a processor feature that this machine may lack
     assert len(known) - len(found) <= 1
 
 
@@ -75,7 +75,7 @@ def test_whatever_is_wrong_with_an_image_bind_says_the_doubt_and_no_other(tmp_pa
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An image with an RCCL on its search path, and a plugin for it where the loader looks by default."""
+    """An image with an RCCL on its search path, and a plugin for it in a default folder of the loader."""
     return image(tmp_path / "image")
 
 
@@ -89,7 +89,7 @@ def findings_with_id(root: Path, identity: str, named: str | None = None) -> lis
 
 
 def started(root: Path, **variables: str) -> None:
-    """Let jobs start a Python that has the RCCL of the image on its search path."""
+    """Make jobs start a Python that has the RCCL of the image on its search path."""
     python(root, "usr")
     environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", **variables)
 
@@ -105,7 +105,7 @@ def test_the_torch_of_an_environment_that_is_not_activated_is_named_as_such(root
 @pytest.mark.parametrize(
     ("rccl", "variables", "paths"),
     [
-        # LD_LIBRARY_PATH comes before the RUNPATH of torch, and then it is in the process already
+        # LD_LIBRARY_PATH precedes the RUNPATH of torch, and then it is already in the process
         ("librccl.so.1", {}, {"opt/rocm/lib/librccl.so.1"}),
         # under these names it is not: a second one comes
         ("librccl.so", {}, {"torch/lib/librccl.so", "opt/rocm/lib/librccl.so.1"}),
@@ -216,7 +216,7 @@ def test_a_python_or_a_program_without_visible_libraries_is_reported_and_not_gue
 def test_another_part_of_the_c_library_than_its_build_s_leaves_the_answer_open(
     path: str, defines: tuple[str, ...], shows: str | None, root: Path
 ) -> None:
-    """With real ones of four releases, one at a time: some processes end, and some do not (elf/binding.py)."""
+    """With real parts of four releases, one at a time, some processes end and some do not (elf/binding.py)."""
     made = versioned(root / path, soname="libm.so.6", defines=defines)
     if not path.endswith("libm.so.6"):
         (root / "lib64/libm.so.6").symlink_to(f"/{path}")
@@ -239,7 +239,7 @@ def test_a_c_library_of_another_build_than_the_loader_is_a_no(root: Path) -> Non
 
 
 def test_which_hip_serves_a_version_that_only_one_has_counts(root: Path) -> None:
-    """The first that is seen lacks the version that the plugin asks for."""
+    """The first in the scope lacks the version that the plugin needs."""
     one = versioned(root / "opt/rocm/lib/libamdhip64.so.6", defines=("hip_4.2",))
     other = versioned(root / "opt/rocm/lib/libamdhip64.so.7", defines=("hip_4.2", "hip_7.0"))
     source = RCCL + "int s_hip_4_2(void); int use(void) { return s_hip_4_2(); }"

@@ -1,4 +1,4 @@
-"""Tables of bandwidth tests in a log: every layout, whatever stands between or before their lines."""
+"""Tables of bandwidth tests in a log: every layout, whatever precedes or interrupts their lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logs = st.sampled_from(LOGS).map(Path.read_bytes)
 
 
 def read(*blocks: bytes, reader: BandwidthReader | None = None, first: int = 0) -> tuple[Measurement, ...]:
-    """Return the tables of blocks of one file; positions are line numbers from `first` on."""
+    """Return the tables in blocks of one file; positions are line numbers starting at `first`."""
     reader = reader or BandwidthReader()
     for block in blocks:
         reader.feed("job.out", block, lambda n, start=first: start + n)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Thousands of jobs whose verdict is known by construction, and what they quote of other jobs changes none."""
+"""Thousands of jobs whose verdicts are known by construction, and which quotations of other jobs do not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.shared.nccl_wordings import FAMILIES, OUTCOMES, outcomes, written
 from tests.shared.programs import EVERYTHING, sampled
 
 PARTS = 16 if EVERYTHING else 1
-"""Of some twenty minutes for all of them, for as many processes as there are."""
+"""Parts of the whole, which takes about twenty minutes, to be shared by all workers."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -32,7 +32,7 @@ def test_each_job_is_read_as_it_was_composed_and_what_it_quotes_changes_nothing(
 
 
 LEARNED = {"stern"}
-"""Launchers whose prefix nobody knows before it has stood at enough lines."""
+"""Launchers whose prefix is only learned after enough lines."""
 
 
 def _fault(job: ComposedJob, seed: int) -> str:
@@ -57,7 +57,7 @@ def _fault(job: ComposedJob, seed: int) -> str:
 
 
 def _kept(job: ComposedJob, seed: int) -> LogReport:
-    """Return what is read of a job in an order that keeps that of each node: a file per node, one file, or several."""
+    """Return the report on a job in a random order that preserves that of each node, in one file or in several."""
     chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
     waiting: dict[str, list[str]] = {}
     for line in job.lines:

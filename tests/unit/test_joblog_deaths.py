@@ -1,4 +1,4 @@
-"""What ended a job comes first: the death of which the others are consequences, and none that is only quoted."""
+"""The cause of a job's end comes first: the death that led to the others, and never one that is only quoted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(lines: list[str]) -> LogReport:
 
 
 def ended(report: LogReport) -> str | None:
-    """Return what is known to have ended a job, and not only likely."""
+    """Return what certainly ended a job, not only probably."""
     end = report.ended
     return end.cause if end.leads and end.is_failure and not end.is_likely else None
 
@@ -33,7 +33,7 @@ def ended_by(lines: list[str]) -> str | None:
 
 
 def raised(name: str) -> list[str]:
-    """Return what the program alone prints of a death."""
+    """Return what only the program prints about a death."""
     return [line for line in died(name, 3, cascade=False) if "srun" not in line]
 
 
@@ -82,7 +82,7 @@ def test_an_error_that_the_program_outlived_is_not_what_ended_it() -> None:
     assert (ended(report), report.severity) == (None, Severity.OK), "it changes no answer"
     assert "port-taken" in [cause.id for cause in report.causes]
     assert ended_by([*job("cxi", 0, 3), *raised("quota"), *[""] * 20_000]) is None
-    # a process that speaks of its network later
+    # a process that reports its network later
     own = "nid005101:103:1 [0] NCCL INFO"
     lines = [f"{own} {line.format(rank=3)}" for line in NETWORKS["cxi"]]
     error = "nid005101:103:1 [0] init.cc:1 NCCL WARN HIP failure 'out of memory'"
@@ -117,7 +117,7 @@ def test_with_a_traceback_near_its_end_no_log_is_green() -> None:
             assert (ended(report), report.severity) == (None, Severity.UNKNOWN), (tag, error)
         assert read_files(("out", job("cxi", 0, 3)), ("err", lines)).severity is Severity.UNKNOWN, (tag, error)
         assert read([*job("cxi", 0, 3), *lines, *steps(120)]).severity is Severity.OK, (tag, error)
-    # of a job on one node it says nothing of other nodes
+    # in a job on one node, nothing is said about other nodes
     own = "nid005101:103:1 [0] NCCL INFO"
     lines = [f"{own} comm 0xa rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0", f"{own} Using network Socket"]
     assert read(lines).severity is Severity.OK
@@ -198,7 +198,7 @@ ROWS = (
     "{job}|train|{state}|{code}",
     "{job:<12}     train  project_4+      512 {state:>13} {code:>8} ",
 )
-"""sacct's, with --parsable2 and in columns."""
+"""Rows of sacct, with --parsable2 and in columns."""
 
 
 def test_of_sacct_the_rows_count_that_are_of_the_job_as_it_ended() -> None:
@@ -258,14 +258,14 @@ def test_a_command_names_the_job_where_the_log_says_its_number() -> None:
 
 
 def test_a_job_is_cancelled_only_where_no_process_had_died_before() -> None:
-    """srun --kill-on-bad-exit, which the job scripts of lumiimg ask for, ends a step in the words of a cancelled one."""
+    """srun --kill-on-bad-exit, which lumiimg's job scripts use, ends a step with the messages of a cancelled one."""
     for (end, death), cleared, word, network in sampled(product(RANK_DIED, ["", *CLEARED], CANCELLED, NETWORKS), 120):
         between = [cleared] if cleared else []
         start = job(network, 0, 3, 9)
         report = read([*start, *death, *between, word])
         assert (ended(report), report.severity) == (end, Severity.PROBLEM), (death, cleared, word)
         assert "cancelled" not in [cause.id for cause in report.causes], (death, cleared, word)
-        # the same words, and only then the death that they led to
+        # the same messages, and only then the death that they led to
         after = [] if death[0].startswith("3: Tr") or "Segm" in death[0] else death
         assert ended_by([*start, word, *between, *after]) == "cancelled", (death, cleared, word)
         assert ended_by([*start, *between, *after, word]) == ("cancelled" if between or not after else end), death

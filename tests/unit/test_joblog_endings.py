@@ -1,4 +1,4 @@
-"""Jobs that end in every way, of which the end is known by construction: nothing green that failed, the death first."""
+"""Jobs whose endings are known by construction: no failure is green, and the death that ended a job comes first."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_each_job_ends_as_it_was_composed(part: int) -> None:
 
 
 def faults_of(job: EndedJob, seed: int) -> set[str]:
-    """Return what is wrong in the answers about a job in two orders of its lines, and in files of its ranks."""
+    """Return the errors in the answers on a job, in two orders of its lines and as files of its ranks."""
     one, other = (read_lines("job.out", job.log(seed + order)) for order in range(2))
     apart = read_files(*job.files().items())
     found = {fault for report in (one, other) for fault in _faults(job, report)}
-    # of its files no line has a prefix, and which came first is not known
+    # the lines in its files have no prefix, and their order across files is unknown
     follows = frozenset() if job.order_is_known else FOLLOWS | {"step-ended", "first-to-fail"}
     found |= {f"{fault}, in files" for fault in _faults(replace(job, names_rank=False, ids=job.ids | follows), apart)}
     is_known = job.order_is_known and len(job.ids) == 1

@@ -1,4 +1,4 @@
-"""However a log is stored, split or compressed, the answer is the same."""
+"""The answer does not depend on how a log is stored, split or compressed."""
 
 from __future__ import annotations
 

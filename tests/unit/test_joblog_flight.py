@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's flight recorder name the rank that the others wait for, and no pickle is executed."""
+"""Dumps of PyTorch's flight recorder show the rank that the others wait for, and no pickle is executed."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_the_rank_that_differs_never_began_or_wrote_no_dump_is_named() -> None:
         "2",
         "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, although the others did",
     )
-    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, although the others did")
-    # a job that goes on has no stall, nor one in which ranks asked for more or less behind the call that hangs
+    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
+    # neither a running job has a stall, nor one whose ranks enqueued more or fewer calls after the hanging one
     assert stall_of(*(_dump(rank, *[reduce] * 9, done=5, begun=9 + rank) for rank in range(3))) is None
     assert stall_of(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
     assert stall_of(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 9, done=9)) is None
@@ -140,7 +140,7 @@ def test_beside_the_log_of_a_fast_network_dumps_leave_a_green_answer_only_where_
 
 
 HEAD = b"\x80\x02}(X\x07\0\0\0version"
-"""By which a recorder's pickle is known."""
+"""The beginning by which a recorder's pickle is recognized."""
 
 
 class _Calls:

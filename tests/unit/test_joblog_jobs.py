@@ -1,4 +1,4 @@
-"""Which files are of one job: files of several are never read as one."""
+"""Which files belong to one job: files of several jobs are never read as one."""
 
 from __future__ import annotations
 

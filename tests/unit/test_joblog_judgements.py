@@ -1,4 +1,4 @@
-"""Hard cases of the verdict: what looks like the fast path and is not proved, and what looks like trouble and is none."""
+"""Hard cases of the verdict: what looks like the fast path but is not proved, and harmless lines that look like trouble."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answer(report: LogReport) -> tuple[str, str, Severity]:
 
 
 def found(report: LogReport, log: dict[str, Any]) -> dict[str, object]:
-    """Return what is read of what a row of the table names."""
+    """Return the values in a report that a row of the table names."""
     proof, reported = [line.text for line in report.proof], log.get("coverage", {})
     first = report.causes[0] if report.causes else None
     words = " ".join((first.summary, *first.because, *first.remedy)) if first else ""
@@ -91,7 +91,7 @@ def test_two_nodes_that_differ_come_to_one_verdict_in_either_order() -> None:
 
 
 def test_an_error_in_another_file_leaves_the_answer_open_in_either_order() -> None:
-    """Of one rank alone too: what another rank proves does not settle it."""
+    """Also with only one rank: what another rank proves does not settle it."""
     error = "libfabric:9:1::cxi:domain:cxip_get_if():154<warn> Failed to open CXI Device, ret: -2"
     out = [f"{rank}: {line}" for rank in (0, 1) for line in GOOD[5 * rank : 5 * rank + 5]]
     for ranks in [(0, 1), (0,), (1,)]:
@@ -166,7 +166,7 @@ def test_logs_of_containers_as_json_are_read_without_their_escapes() -> None:
 
 
 def test_of_many_channels_the_last_one_counts_as_if_each_were_read() -> None:
-    """Of channels that differ in their numbers one is read; when the last one came settles an error before it."""
+    """Of channels that differ only in numbers, one is parsed; the last one's position settles an earlier error."""
     many = [CHANNEL.replace("Channel 00", f"Channel {n:02}") for n in range(64)]
     assert read(*says("nid000001", *CXI, WORLD, *many[:-1], DENIED)).verdict.value == "plugin-init-error"
     ranks = [comm("0xa", 0, 16, 2), comm("0xb", 1, 16, 2)]
@@ -260,11 +260,11 @@ def test_a_communicator_that_was_never_completed_leaves_no_green_answer() -> Non
             assert (first == "init-not-completed") is (answered is Severity.UNKNOWN), (name, lines)
 
 
-# -- what only all ranks of a job together show
+# -- what only all ranks of a job together can show
 
 
 def ranks(number: int, *slow: int) -> list[str]:
-    """Return what so many ranks print, of which those on some nodes have no plugin."""
+    """Return what this number of ranks print if those on some nodes have no plugin."""
     return b"".join(job_log(number, 0, sick=frozenset(slow))).decode().splitlines()
 
 
@@ -278,14 +278,14 @@ def test_nodes_that_differ_lead_with_how_to_go_on_without_them_and_how_to_look_a
     absent = next(cause for cause in others if cause.id == "plugin-absent")
     assert (absent.because, absent.remedy) == ((), lead.remedy[1:])
     assert absent.evidence
-    # the nodes are one word where brackets are a pattern
+    # the nodes are quoted as one word, as brackets are a shell pattern
     word = "--sbatch=--nodelist=nid[005003-005004,005009] --gpus-per-node=8"
     shell = ["bash", "--norc", "-O", "failglob", "-c", f'lumiimg() {{ printf "%s\n" "$@"; }}; {lead.remedy[1].command}']
     assert word in subprocess.run(shell, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_ranks_without_a_channel_of_their_own_do_not_put_a_node_in_doubt() -> None:
-    """Inner ranks of a node reach their neighbours alone; before 2.21 no line says on how many nodes they are."""
+    """Inner ranks of a node only reach their neighbours; before 2.21, no line reports the number of nodes."""
     before = [line for line in ranks(8 * 4, 3) if "nNodes" not in line]
     groups = {group.names: group.severity for group in read(*before).nodes}
     assert groups == {"nid005003": Severity.PROBLEM, "nid[005000-005002]": Severity.OK}

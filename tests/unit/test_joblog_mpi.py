@@ -1,4 +1,4 @@
-"""What MPI dies of on libfabric is read in its error stack, and on EFA nobody is sent to Slingshot."""
+"""The cause of an MPI failure on libfabric is read from its error stack, and on EFA nobody is sent to Slingshot."""
 
 from __future__ import annotations
 

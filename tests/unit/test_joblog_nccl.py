@@ -1,4 +1,4 @@
-"""Why NCCL or RCCL gave up: each fault in the words of each version that has others, whoever wrote them and behind what."""
+"""Why NCCL or RCCL gave up: each fault in the wording of every version, with any writer and prefix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.shared.programs import sampled
 WORDS: dict[str, list[str]] = tomllib.loads((Path(__file__).parents[1] / "fixtures/job-words.toml").read_text())[
     "library"
 ]
-"""Warnings by the id that is to be named."""
+"""Warnings by the id that must be reported."""
 EVERY = [(name, line) for name, lines in WORDS.items() for line in lines]
 TRACES = ["NCCL INFO init.cc:1408 -> 5", "NCCL INFO group.cc:147 (ncclAsyncJobMain) -> 5 [Async thread]"]
 BEFORE = ["", "3: ", "[1,3]<stderr>:", "(RayWorkerWrapper pid=21, ip=10.1.0.2) "]

@@ -1,4 +1,4 @@
-"""oneCCL's log: what of it proves a network, and what does not."""
+"""oneCCL's log: what in it proves a network, and what does not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_slingshot_is_proved_by_the_lines_that_prove_it() -> None:
 
 
 def test_without_those_lines_in_their_order_of_one_process_it_is_not_proved() -> None:
-    # the version was printed when the ranks of one node had talked; then the communicator of all was made
+    # the version was printed after the ranks of one node had connected; then the communicator of all was created
     near = FAR.replace("cnt 24 ]", "cnt 12 ]")
     nobodys = [line[line.index("|CCL") :] if "|CCL" in line else line for line in CXI]
     for lines in (without(VERSION), without(FAR), without(OPENED), [near, *without(FAR), FAR], nobodys):
@@ -71,7 +71,7 @@ WHOSE = {
     "what came first 2025:11:26-12:43:48:(41) ": None,
     "+ grep '": None,
 }
-"""What stands before a message, and whose it then is; behind other words it is quoted."""
+"""Prefixes of a message and the process they mean; after other words the message is a quotation."""
 
 
 def test_a_message_is_of_the_process_that_its_line_names() -> None:

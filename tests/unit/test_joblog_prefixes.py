@@ -1,4 +1,4 @@
-"""A message is read behind what a launcher puts before it, known or not, and a quotation behind neither."""
+"""A message is read after the prefix of a launcher, known or not; a quotation is read after neither."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_records_of_collectors_are_read(record: dict[str, object]) -> None:
 @pytest.mark.threat
 @pytest.mark.parametrize("words", [*WORDS, *UNKNOWN])
 def test_what_a_text_quotes_of_a_log_is_no_message(words: str) -> None:
-    """Of a paper, an advice, a report: whatever stands before it, once, or before each of the lines in marks."""
+    """In a paper, advice or report, whatever precedes it once, or each of its lines with quotation marks."""
     text = [f"Section {number} has other words." for number in range(8)]
     for kind in QUOTED:
         lines = [f"{words}nid009999:7:7 [0] NCCL INFO {message}" for message in QUOTED[kind]]
@@ -111,7 +111,7 @@ def test_a_prefix_that_is_learned_late_counts_from_there_on() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_a_prefix_is_learned_in_pieces_of_any_size(size: int) -> None:
-    """A file that is followed, or a pipe, gives a line at a time."""
+    """A followed file or a pipe delivers a line at a time."""
     lines = [f"<job 17 of n{number % 3}> {line}" for number, line in enumerate(["begin", *JOB])]
     whole = read_lines("job.out", lines)
     assert (whole.verdict, whole.ended.cause) == ("ofi-cxi", "gpu-out-of-memory")

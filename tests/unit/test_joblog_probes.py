@@ -1,4 +1,4 @@
-"""What lumiimg's own programs print in a job is read, decoded: a call of HIP or of RCCL that failed ended it."""
+"""The output of lumiimg's own programs in a job is decoded: a failed call of HIP or RCCL ended it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any bytes are a log: no exception, and memory that grows with the processes only."""
+"""Any bytes are a log: there is no exception, and memory grows only with the number of processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_processes_beyond_the_bound_are_read_as_one(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(state, "PROCESS_LIMIT", 3)
     lines = [f"n{n}:{n}:1 [0] NCCL INFO Using network Socket" for n in range(10)]
     assert len(read_lines("j", lines).ranks) == 4
-    # those that were known before stay themselves
+    # processes that were known before are still recognized
     again = read_lines("j", [*lines, *lines[:3], "n1:1:1 [0] NCCL INFO Using network IB"])
     assert len(again.ranks) == 4
     assert {rank.process: rank.verdict.value for rank in again.ranks}["n1:1"] == "mixed"
@@ -69,7 +69,7 @@ _OF_MANY = {
         "{i}: RuntimeError: HIP error: invalid argument {i}",
     ],
 }  # fmt: skip
-"""What each process of a job prints; of several lines, all processes one after the other."""
+"""Lines that each process of a job prints; all processes print a line before the next line follows."""
 
 _MORE = "it goes on\n" * 200
 
@@ -119,6 +119,6 @@ def test_the_last_words_of_a_process_count_however_much_it_printed_before(before
     went_on = [f"n1:1:1 [0] {line}" for line in lines]
     assert read_lines("j", went_on).ended.cause is None
     assert "the last words" in read_lines("j", [*went_on, *(f"n1:1:1 [0] {line}" for line in died)]).ended.summary
-    # a line that was read before, when there was no room for it
+    # a line that was read before, when its table was full
     again = [*died, *lines[-2:], *died]
     assert read_lines("j", [*went_on, *(f"n1:1:1 [0] {line}" for line in again)]).ended.cause is not None

@@ -1,4 +1,4 @@
-"""The knowledge base keeps its word: each entry knows its own example, noise stays silent, nothing backtracks."""
+"""The knowledge base: each entry matches its own example, noise matches nothing, and no pattern backtracks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_noise_is_no_cause() -> None:
 NEEDS_MORE = {"assertion-failed", "plugin-file-name", "plugin-api-too-old", "cxi-device-passed-over", "interface-not-hsn", "plugin-crash"} | {
     "memory-registration-efa", "endpoint-error-efa", "efa-passed-over", "mpi-gpu-memory", "step-aborted", "network-not-of-the-plugin", "oneccl-libfabric-call", "rings-without-trees", "oneccl-slow-mpi"
 }  # fmt: skip
-"""Signatures that one line alone does not show; tests/fixtures/nccl-excerpts.toml has such logs, and other wordings."""
+"""Signatures that need more than one line; tests/fixtures/nccl-excerpts.toml has such logs, and other wordings."""
 
 
 def test_each_signature_is_the_first_cause_of_its_example() -> None:
@@ -134,7 +134,7 @@ def test_evidence_is_one_printable_line_of_a_sane_length() -> None:
 
 
 def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
-    """Each value that a remedy repeats, where the pattern takes it, as a stranger could have written it."""
+    """Each value that a remedy repeats, as a stranger could have written it, if the pattern accepts it."""
     matched = 0
     for signature in SIGNATURES:
         names = {name for step in signature.remedy for name in re.findall(r"\{(\w+)\}", step)}
@@ -151,7 +151,7 @@ def test_what_a_log_says_runs_nothing_in_a_command_that_is_proposed() -> None:
 
 @pytest.mark.threat
 def test_what_is_redacted_in_a_line_is_redacted_in_its_finding() -> None:
-    """A pattern may take the end of `password=…` for a file's name."""
+    """A pattern may mistake the end of `password=…` for a file name."""
     for signature in SIGNATURES:
         found = compiled(next(entry.pattern for entry in ENTRIES if entry.id == signature.id)).search(signature.example)
         groups = {name for name, value in found.groupdict().items() if value} if found else set()

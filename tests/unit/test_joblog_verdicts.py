@@ -1,4 +1,4 @@
-"""The reader says of each log what a careful network engineer would say: of logs of users, and of real runs."""
+"""The reader says about each log what a careful network engineer would say: logs of users, and of real runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def logs_of(table: str) -> list[dict[str, Any]]:
 
 
 def read(log: dict[str, Any], path: Path) -> LogReport:
-    """Read a log, and hold what is true of each: what is not the fast path has causes with something to do."""
+    """Read a log, and assert what holds for all: a verdict other than the fast path has causes with remedies."""
     with path.open("rb") as lines:
         report = read_lines(log["file"], lines)
     if report.verdict not in GREEN:
@@ -53,7 +53,7 @@ def test_each_log_is_read_as_a_careful_engineer_reads_it() -> None:
 
 
 def test_each_output_of_a_real_nccl_gets_its_verdict_and_its_cause_first() -> None:
-    """One of each minor version, started here with plugins that cannot be used."""
+    """One log of each minor version, run here with unusable plugins."""
     for log in logs_of("nccl-wheels.toml"):
         report = read_lines("job.log", log["output"].encode().splitlines(keepends=True))
         assert (report.verdict, report.causes[0].id) == (log["verdict"], log["cause"]), log

@@ -1,4 +1,4 @@
-"""PyTorch's watchdogs show with which rank a stall began: one that is behind, one that called something else, a silent one."""
+"""PyTorch's watchdogs show the rank that a stall began with: one behind, one that called something else, a silent one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEGUN = {
     "2.11": "[PG ID 0 PG GUID {group}(default_pg) Rank {rank}]  failure detected by watchdog at work sequence id: {number} PG status: last enqueued work: {begun}, last completed work: {ended}",
     "signal": "[PG ID 0 PG GUID {group}(default_pg) Rank {rank}] Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {begun}, last completed NCCL work: {ended}.",
 }  # fmt: skip
-"""By the release of PyTorch."""
+"""Watchdog messages by release of PyTorch."""
 
 
 def waited(rank: int, number: int = 12, call: str = "ALLREDUCE", size: int | None = 1024) -> str:
@@ -35,7 +35,7 @@ def begun(version: str, rank: int, begun: int, ended: int, group: str = "0") -> 
 
 
 def read(*lines: str) -> LogReport:
-    """Return what is read of a job of four ranks that says so."""
+    """Return the report on a job of four ranks with these lines."""
     communicators = [
         f"n{rank // 2}:{rank + 1}:1 [0] NCCL INFO comm 0xa rank {rank} nRanks 4 nNodes 2 localRanks 2 localRank 0 MNNVL 0"
         for rank in range(4)
@@ -58,9 +58,9 @@ def test_a_rank_that_had_begun_fewer_collectives_than_the_others_wait_for_is_nam
         "ended collective 12 of process group 0, in which the others still wait",
         True,
     )
-    # all are in the same one; behind it, some have asked for more
+    # all are in the same call; some have enqueued further ones
     assert stall_of(*(begun(version, rank, 20 + rank, 11) for rank in range(4))) is None
-    # numbers of different groups have nothing to do with each other
+    # numbers of different groups are unrelated
     assert (
         stall_of(*(begun(version, rank, 20 + rank // 2, 19 + rank // 2, f"{rank // 2}") for rank in range(4))) is None
     )

@@ -1,4 +1,4 @@
-"""Each way in which a job ends has its own cause, in each form in which programs, launchers, containers and libraries say it."""
+"""Each kind of job ending has its own cause, in every wording of programs, launchers, containers and libraries."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_error_behind_which_the_program_counts_on_ended_nothing() -> None:
 
 
 def test_the_first_words_of_a_fault_win_over_those_that_follow_on_it() -> None:
-    """ROCm prints the assertion, then the queue's error, then PyTorch's; a broken GPU may look like a fault of memory."""
+    """ROCm prints the assertion, then the queue's error, then PyTorch's; a broken GPU may look like a memory fault."""
     exception = ":0:rocdevice.cpp            :2984: 41227351357d us: [pid:4711 tid:0x15] Callback: Queue 0x14e aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016"
     for first, id_ in (
         ("/scratch/a.hip:6: void f(): Device-side assertion `false' failed.", "gpu-assertion"),
@@ -177,7 +177,7 @@ def test_how_a_rank_ended_says_more_than_that_another_one_lost_it() -> None:
     ):
         assert read_lines("job.out", [LOST, *last]).ended.cause == cause, cause
     assert read_lines("job.out", [TIMED_OUT, FAILED]).ended.cause == "wait-timed-out", "which says why it failed"
-    # of the same words on three ranks those of the second are a loss, too
+    # if three ranks print the same words, those of the second are a loss, too
     lost = [LOST.replace("rank0", f"rank{rank}").replace("9940", port) for rank, port in enumerate(("1", "2", "2"))]
     assert read_lines("job.out", [*lost, FAILED.replace("exitcode: 1", "exitcode: 7")]).ended.cause == "first-to-fail"
 
