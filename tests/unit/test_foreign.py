@@ -178,7 +178,7 @@ def conf(setting: str) -> Callable[[Path], None]:
 
 
 PLUGINS: dict[str, tuple[str, tuple[Callable[[Path], None], ...], bool]] = {
-    # the plugin of the image, what else there is in it, and whether its RCCL asks for that plugin
+    # the plugin of the image, the image's other content, and whether its RCCL opens that plugin
     "a suffix that RCCL's own file names": ("usr/lib64/librccl-net-aws.so", (conf("NCCL_NET_PLUGIN=aws"),), True),
     "ofi, which nothing names": ("usr/lib64/librccl-net-ofi.so", (), False),
     "set to nothing over RCCL's own file": (

@@ -313,7 +313,7 @@ def test_a_lock_runs_nothing_on_this_machine_in_any_verb(
             assert message.count("\n") == 1, case
             assert message.startswith("lumiimg: lumiimg.lock: "), case
             assert not Path("defs").exists(), case
-        # where it is not refused, all of it is resolved again, by the catalogue
+        # a lock that is not refused is resolved again, from the catalogue
         if (EVERYTHING or number % 4 == 0) and main(["lock", *options]) != ExitCode.BAD_INPUT:
             assert Path("lumiimg.lock").read_text().partition("\n\n")[2] == good, case
 

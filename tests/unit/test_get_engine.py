@@ -1,4 +1,4 @@
-"""What .ci/get-engine requests from apt and installs: real apt-get on sources and lists of these tests, and stand-ins."""
+"""What .ci/get-engine requests from apt and installs: real apt-get on sources and lists of the tests, and stand-ins."""
 
 from __future__ import annotations
 

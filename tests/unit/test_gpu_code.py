@@ -75,7 +75,7 @@ TAKES = [
     *((code, "gfx90a", GpuFit.RUNS) for code in ("gfx90a", "gfx90a:xnack-", "gfx90a:sramecc+:xnack-")),
     *((code, "gfx90a", GpuFit.XNACK) for code in ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+")),
     *((code, "gfx90a", GpuFit.NO) for code in ("gfx90a:sramecc-", "gfx908", "gfx942")),
-    # of MI100 and MI200 no generic processor has code: AMDGPUUsage, "Generic Processors"
+    # no generic processor covers MI100 and MI200: AMDGPUUsage, "Generic Processors"
     *((code, "gfx90a", GpuFit.NO) for code in ("gfx9-generic", "gfx9-4-generic")),
     ("amdgcnspirv", "gfx90a", GpuFit.UNKNOWN),
     ("gfx9-4-generic", "gfx942", GpuFit.RUNS),

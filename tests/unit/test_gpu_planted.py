@@ -1,4 +1,4 @@
-"""Deceptive images: code for another GPU behind links, packings, modes and second copies, and good ones that look bad."""
+"""Deceptive images: code for another GPU behind links, packings, modes and copies, and good ones that look bad."""
 
 from __future__ import annotations
 

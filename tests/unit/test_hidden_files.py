@@ -1,4 +1,4 @@
-"""Files of an image over which an engine mounts something are missing at run time, by whatever path they are reached."""
+"""Files of an image over which an engine mounts something are missing at run time, whatever path leads to them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _fault(job: ComposedJob, seed: int) -> str:
     name = f"{job.launcher}, {job.version}, {job.outcome}, {job.elsewhere}"
     if (plain.verdict, job.confidence or plain.confidence) != (job.verdict, plain.confidence):
         return f"{name}: {plain.verdict}, {plain.confidence} for {job.verdict}, {job.confidence}"
-    # a prefix that is learned is not learned of the few lines of a part
+    # a prefix cannot be learned from the few lines of a part
     kept = _kept(job, seed) if job.launcher != "stern" else plain
     if (kept.verdict, kept.confidence, kept.severity) != (plain.verdict, plain.confidence, plain.severity):
         return f"{name}: {kept.verdict}, {kept.confidence} in other files and another order"
@@ -57,7 +57,7 @@ def _fault(job: ComposedJob, seed: int) -> str:
 
 
 def _kept(job: ComposedJob, seed: int) -> LogReport:
-    """Return the report on a job in a random order that preserves that of each node, in one file or in several."""
+    """Return the report on a job whose nodes' lines are interleaved at random, in a file per node, one, or several."""
     chance = random.Random(seed)  # noqa: S311 - an order that can be repeated
     waiting: dict[str, list[str]] = {}
     for line in job.lines:

@@ -1,4 +1,4 @@
-"""Hard cases of the verdict: what looks like the fast path but is not proved, and harmless lines that look like trouble."""
+"""Hard cases of the verdict: what looks like the fast path but is not proved, and harmless lines that look bad."""
 
 from __future__ import annotations
 

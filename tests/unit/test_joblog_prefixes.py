@@ -73,7 +73,7 @@ def test_records_of_collectors_are_read(record: dict[str, object]) -> None:
 @pytest.mark.threat
 @pytest.mark.parametrize("words", [*WORDS, *UNKNOWN])
 def test_what_a_text_quotes_of_a_log_is_no_message(words: str) -> None:
-    """In a paper, advice or report, whatever precedes it once, or each of its lines with quotation marks."""
+    """In a paper, advice or report, whatever precedes the quotation once, or each of its lines."""
     text = [f"Section {number} has other words." for number in range(8)]
     for kind in QUOTED:
         lines = [f"{words}nid009999:7:7 [0] NCCL INFO {message}" for message in QUOTED[kind]]

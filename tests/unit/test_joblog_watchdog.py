@@ -1,4 +1,4 @@
-"""PyTorch's watchdogs show the rank that a stall began with: one behind, one that called something else, a silent one."""
+"""PyTorch's watchdogs show which rank stalled first: one behind, one that called something else, a silent one."""
 
 from __future__ import annotations
 

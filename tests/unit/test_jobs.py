@@ -1,4 +1,4 @@
-"""`lumiimg job`: scripts that are read by their meaning: run, with programs of the same names in the place of Slurm's."""
+"""`lumiimg job`: scripts are judged by what they do: they are run, with stand-ins for Slurm's programs."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain")
 TWO_GPUS = ("--gpus", "2", "--partition", "standard-g")
 BY_TORCHRUN = ("ddp", "fsdp", "deepspeed", "lightning")
 ME = f"me{os.getpid()}"
-"""The user of jobs that are run: they write to /tmp."""
+"""The user of the jobs, unique because they write to /tmp."""
 HOSTILE = (*'"\\*\x1b', "it's", "$HOME", "a\nb", "`id`", "#SBATCH --uid=0", "-o", "\u2019\u201c", "")
 HOSTILE += ("END_OF_TASK_SH", "\udcff")
 
 STAND_INS = Path("tests/fixtures/jobs").resolve()
-"""Programs in the place of Slurm's and of the engine; `train`, which each rank runs, records what it is and has."""
+"""Stand-ins for Slurm's programs and the engine; `train`, which each rank runs, records its environment."""
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """An image with ROCm 6.4 and torch, by what it says of itself."""
+    """An image whose metadata lists ROCm 6.4 and torch."""
     return rocm_image(tmp_path / "image", "6.4.4")
 
 
 def short(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN) -> str:
-    """Return the script that is written by default."""
+    """Return the default script."""
     path = image.parent / "job.sh"
     path.unlink(missing_ok=True)
     assert main(["job", str(image), "--site", site, *words, "-o", str(path), "--", *command]) == ExitCode.GOOD
@@ -70,7 +70,7 @@ def job(image: Path, *words: str, site: str = "lumi", command: tuple[str, ...] =
 def script_json(
     image: Path, capsys: Capture, *words: str, site: str = "lumi", command: tuple[str, ...] = TRAIN
 ) -> dict[str, Any]:
-    """Return what is printed as JSON of the same script."""
+    """Return the JSON printed for the same script."""
     capsys.readouterr()
     argv = ["job", str(image), "--site", site, "--robust", "--annotate", *words, "--json", "--", *command]
     assert main(argv) == ExitCode.GOOD
@@ -79,7 +79,7 @@ def script_json(
 
 
 def refused(image: Path, capsys: Capture, *words: str, site: str = "lumi", code: ExitCode = ExitCode.NO) -> str:
-    """Return the one line that says why not; a script that was there stays."""
+    """Return the one line with the reason of a refusal; an existing script is unchanged."""
     path = image.parent / "job.sh"
     path.write_text("before\n")
     capsys.readouterr()
@@ -96,18 +96,18 @@ def refused(image: Path, capsys: Capture, *words: str, site: str = "lumi", code:
 
 
 def directives(script: str) -> list[str]:
-    """Return what Slurm is asked for."""
+    """Return what the script requests from Slurm."""
     return re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
 
 
 def files_of(script: str) -> dict[str, str]:
-    """Return what the script writes for the container, by name."""
+    """Return the files that the script writes for the container, by name."""
     found = re.findall(r"^cat >\"\$LUMIIMG_JOB/(\S+)\" <<'(\w+)'\n(.*?)^\2$", script, re.MULTILINE | re.DOTALL)
     return {name: text for name, _, text in found}
 
 
 class Run:
-    """A script that was run with stand-ins for srun, scontrol and singularity."""
+    """A run of a script with stand-ins for srun, scontrol and singularity."""
 
     def __init__(self, script: str, folder: Path, *, nodes: int = 1, **more: str) -> None:
         programs, record = folder / "programs", folder / "record"
@@ -141,13 +141,13 @@ class Run:
             self._end_the_step_beside()
 
     def _end_the_step_beside(self) -> None:
-        """Do what Slurm does at the end of a job, whatever ended it."""
-        files = [self._record / name for name in ("beside", "waiting")]  # there before its number is in it
+        """Do what Slurm does at the end of a job, whatever its cause."""
+        files = [self._record / name for name in ("beside", "waiting")]  # a file appears before its number
         wait_until(lambda: all(file.exists() and file.read_text() for file in files), 30)
         shell, sleep = (int(file.read_text()) for file in files)
         os.kill(shell, signal.SIGTERM)
         os.kill(sleep, signal.SIGTERM)
-        # it is no child of ours: what it was started with is gone when it has ended
+        # it is not our child: its command line is empty once it has ended
         wait_until(lambda: not Path(f"/proc/{shell}").exists() or not Path(f"/proc/{shell}/cmdline").read_bytes())
 
     def lines(self, name: str) -> list[str]:
@@ -158,7 +158,7 @@ class Run:
         return [ast.literal_eval(line) for line in self.lines("ranks")]
 
     def all_ranks(self, name: str) -> Any:
-        """Return what a variable is, in all ranks of a job that went well."""
+        """Return the value of a variable in all ranks of a successful job."""
         assert self.code == 0, self.err
         (one,) = {rank[name] for rank in self.ranks}
         return one
@@ -168,7 +168,7 @@ class Run:
 
 
 SHARED = {"--gpus-per-node=2", "--ntasks-per-node=2", "--cpus-per-task=7", "--hint=nomultithread", "--mem-per-gpu=60G"}
-# of three GPUs that Slurm picks nobody would know which they are
+# if Slurm picked three GPUs, it would be unknown which ones they are
 THREE = {"--gpus-per-node=8", "--ntasks-per-node=3"}
 SHAPES: list[tuple[str, str, int, set[str], str]] = [
     ("", "standard-g", 8, set(), ""),
@@ -182,7 +182,7 @@ SHAPES: list[tuple[str, str, int, set[str], str]] = [
     ("--gpus 8 --time 60:00:00", "small-g", 0, set(), "with --exclusive, ranks could be bound"),
     ("--gpus 2 --exclusive", "standard-g", 2, set(), ""),
 ]
-"""What was asked for; the partition, how many ranks of a node are bound, what Slurm is asked for, and what is reported of it."""
+"""Options; the partition, the number of bound ranks per node, what is requested from Slurm, and what is reported."""
 
 
 def test_whole_nodes_have_the_published_masks_and_on_shared_ones_nothing_is_bound(image: Path, capsys: Capture) -> None:
@@ -298,7 +298,7 @@ def test_a_rank_sees_its_gpu_or_all_of_them_by_its_framework(image: Path, tmp_pa
 def test_the_python_of_torch_comes_first_and_a_program_that_is_missing_is_reported(
     image: Path, capsys: Capture
 ) -> None:
-    """The image does not put that Python on its PATH itself."""
+    """The image itself does not put that Python on PATH."""
     python = image / "opt/venv/bin/python3"
     python.parent.mkdir()
     python.touch(0o755)
@@ -320,19 +320,19 @@ COMMANDS = [
     ("", "vllm serve m", TENSOR),
     ("--nodes 2", "vllm serve m", f"{TENSOR} {PIPELINE} {RAY}"),
     ("", "python3 -u -m vllm.entrypoints.openai.api_server --model m", TENSOR),
-    # what its user said, in any form; one size says all, as their product is the number of GPUs
+    # what its user specified, in any form; one size is enough, as their product is the number of GPUs
     ("", "vllm serve m --tensor_parallel_size=4", ""),
     ("", "vllm serve m -tp=4", ""),
     ("--nodes 2", "vllm serve m -tp 16", RAY),
     ("--nodes 2", "vllm serve m -tp 4 --pipeline_parallel_size=4", RAY),
     ("--nodes 2", "vllm serve m -tp 4 -pp=4 --distributed-executor-backend=mp", ""),
     ("--nodes 2", "vllm serve m --distributed_executor_backend mp", f"{TENSOR} {PIPELINE}"),
-    # what is no server, or may have said it elsewhere
+    # what is not a server, or may specify it elsewhere
     ("--framework vllm", "x.py -m vllm.entrypoints.openai.api_server", None),
     ("--framework vllm", "vllm bench x", None),
     ("", "vllm serve m --config c.yaml", None),
 ]
-"""Options, a command, and what a job adds to it; None: it says in a note what the command must say itself."""
+"""Options, a command, and what a job adds to it; None: a note says what the command itself must specify."""
 
 
 def test_a_server_of_vllm_gets_the_options_that_its_user_has_not_given(image: Path, capsys: Capture) -> None:
@@ -369,7 +369,7 @@ def test_a_step_on_one_node_asks_for_a_vni_where_the_image_opens_the_nic(tmp_pat
     for rocm, nodes, asks in (("6.4.4", 1, False), ("7.0.2", 1, True), ("7.0.2", 2, False)):
         script = short(rocm_image(tmp_path / f"{rocm}-{nodes}", rocm), "--nodes", str(nodes))
         assert (network in script) == asks, (rocm, nodes)
-    # so does an MPI of the image; srun reads it, so it is set outside of the container
+    # so does an MPI of the image; srun reads the variable, so it is set outside the container
     image = tmp_path / "6.4.4-1"
     for name in ("libmpi.so.12", "libfabric.so.1"):
         library(image / "usr/lib" / name)
@@ -400,7 +400,7 @@ def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(tmp_path: Path, 
 def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_reported(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """What hangs with ROCm 7.0 hangs with torch's own ROCm 7.0, whatever is in /opt/rocm (laifs-container-recipes#30)."""
+    """What hangs with ROCm 7.0 hangs with torch's own ROCm 7.0, too, whatever /opt/rocm is (laifs-container-recipes#30)."""
     image = rocm_image(tmp_path / "image", "6.4.4")
     packages = image / "opt/venv/lib/python3.12/site-packages"
     (packages / "torch-2.9.1+rocm6.4.4.dist-info").rename(packages / "torch-2.10.0+rocm7.0.dist-info")
@@ -565,13 +565,13 @@ def test_a_path_of_the_command_that_nothing_brings_is_reported(
     for path, bind in PATHS:
         assert noted(command=("python", path)) == ([f"--bind {bind}"] if bind else []), path
         assert not bind or not noted("--bind", bind, command=("python", path)), path
-    # home and the folder of the submission are there
+    # home and the submission folder are bound
     monkeypatch.setenv("HOME", "/home-of/me")
     assert not noted(command=("python", "/home-of/me/x.py", str(Path.cwd() / "absent")))
     assert noted(command=("python", "/home-of/you/x"))
 
 
-# -- what cannot be had --
+# -- what is refused --
 
 
 REFUSED = tomllib.loads(Path("tests/fixtures/jobs/refused.toml").read_text())
@@ -601,7 +601,7 @@ def test_a_site_with_a_topology_that_cannot_be_is_one_line_with_the_key(
 
 
 def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path) -> None:
-    """That of torch on two nodes has 44 lines at most, with torchrun 40, as it is written by default."""
+    """The default script for torch on two nodes has at most 44 lines, with torchrun 40."""
     needs("shellcheck")
     image = rocm_image(tmp_path / "an image's $(id) `x` \\ \u2019.sif", "7.0.2", "aiter-0.1", "mpi4py-4.0")
     shapes = ("--nodes 1", "--gpus 2", "--gpus 2 --partition standard-g")
@@ -621,7 +621,7 @@ def test_every_script_and_what_it_writes_is_clean_for_shellcheck(tmp_path: Path)
                 scripts += [script, *(f"#!/bin/sh\n{text}" for text in written.values())]
     for number, script in enumerate(dict.fromkeys([of_torch, by_torchrun, *scripts])):
         (tmp_path / f"{number}.sh").write_text(script)
-    # the words of a user may look like slips of quoting
+    # a user's arguments may look like quoting mistakes
     of_words = "--exclude=SC1003,SC1110,SC1111,SC1112,SC2016"
     for argv in (["0.sh", "1.sh"], [of_words, *(path.name for path in tmp_path.glob("[0-9]*.sh"))]):
         done = subprocess.run(["shellcheck", *argv], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -655,11 +655,11 @@ def test_ranks_have_the_same_with_all_guards_and_reasons(form: str, image: Path,
     options, command = FORMS[form]
     ranks = []
     for write in (short, job):
-        # both in one folder, as its name is in variables
+        # both in one folder, as variables contain its name
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         run = Run(write(image, *options.split(), command=command), tmp_path / "run", FAILS="7")
         assert run.code == 7, run.err
-        # guards drop what a module binds; each server has a key of its own, each folder on a node a name
+        # guards remove the binds of a module; each server has its own key, each folder on a node its own name
         for rank in (seen := run.ranks):
             rank["environment"] |= {"SINGULARITY_BIND": "", "VLLM_API_KEY": ""}
             for name, text in rank["environment"].items():
@@ -670,7 +670,7 @@ def test_ranks_have_the_same_with_all_guards_and_reasons(form: str, image: Path,
 
 
 def test_what_would_give_ranks_another_shape_is_unset_by_name() -> None:
-    """`check --nodes` leaves the same out (srun(1), input environment variables)."""
+    """`check --nodes` unsets the same ones (srun(1), input environment variables)."""
     lines = re.findall(r"^unset .*$", Path("lumiimg/cluster/job/slurm.sh").read_text(), re.MULTILINE)
     script = "; ".join(line.replace("unset", "printf '%s\\n'") for line in lines)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
@@ -679,7 +679,7 @@ def test_what_would_give_ranks_another_shape_is_unset_by_name() -> None:
 
 @pytest.mark.parametrize("write", [short, job])
 def test_vllm_without_ray_connects_the_nodes_itself(write: Callable[..., str], tmp_path: Path) -> None:
-    """Each node gets its number; all but the first serve no clients."""
+    """Each node gets its number; only the first serves clients."""
     serve = ("vllm", "serve", "MODEL")
     image = rocm_image(tmp_path / "image", "7.2.0", "vllm-0.18.0")
     script = write(image, "--nodes", "2", command=serve)
@@ -729,7 +729,7 @@ SERVED = [
     ("0.18.0", "--uds /x", ""),
     ("0.18.0", "--config c.yaml", ""),
 ]
-"""A version of vLLM, what its user says, and where others cannot reach it; nothing: its user has said it."""
+"""A version of vLLM, the user's options, and what protects it from others; empty: the user has specified it."""
 
 
 def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capture) -> None:
@@ -744,7 +744,7 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
         assert ('--uds "$private/vllm"' in task, "VLLM_API_KEY" in task) == (place == "socket", place == "key")
         if number not in (0, 2):
             continue
-        # what a rank has before its program starts: it goes with the job
+        # what a rank has before its program starts; it is removed with the job
         ask = f'stat -c "%a %n" /tmp/{ME}-123456* "$LUMIIMG_JOB"/*.key 2>/dev/null; echo "$VLLM_API_KEY"; exec "$@"'
         run = Run(data["script"].replace('exec "$@"', ask), folder / "run")
         of_rank = " ".join(line for line in run.out.splitlines() if not line.startswith("on "))
@@ -756,7 +756,7 @@ def test_a_server_of_vllm_is_open_to_its_user_alone(tmp_path: Path, capsys: Capt
 
 
 def test_a_job_that_serves_says_how_a_client_reaches_it(tmp_path: Path, capsys: Capture) -> None:
-    """As the job is written with names for its number and node, and once it runs with both."""
+    """In the written job with placeholders for its number and node, and in the running job with both."""
     image = rocm_image(tmp_path / "image", "7.2.0", "vllm-0.18.0")
     by_socket = (
         "srun --overlap --jobid=JOBID{first} curl --unix-socket /tmp/$USER-JOBID/vllm http://localhost/v1/models"
@@ -877,7 +877,7 @@ def test_what_is_for_mpis_ranks_is_not_set_for_others(image: Path) -> None:
 
 
 def submitted(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script for Aurora on two nodes; PALS's mpiexec starts the tasks here one after the other."""
+    """Run a script for Aurora on two nodes; the stand-in for PALS's mpiexec starts the tasks one after the other."""
     (tmp_path / "job.sh").write_text(script)
     nodes = tmp_path / "nodes"
     nodes.write_text("x4117c4s0b0n0.hostmgmt.example\nx4117c4s1b0n0.hostmgmt.example\n")
@@ -913,7 +913,7 @@ def test_auroras_script_starts_each_rank_with_its_numbers_and_cores(image: Path,
 
 
 def test_lightning_makes_the_right_rank_where_it_knows_no_scheduler(image: Path, tmp_path: Path) -> None:
-    """As LightningEnvironment and its DDP strategy have it: node_rank * devices + local_rank."""
+    """As in LightningEnvironment and its DDP strategy: node_rank * devices + local_rank."""
     words = ("sh", "-c", 'echo "$RANK $((NODE_RANK * 12 + LOCAL_RANK)) $MASTER_PORT"')
     script = job(image, "--nodes", "2", "--framework", "lightning", site="aurora", command=words)
     assert printed_by_ranks(submitted(script, tmp_path)) == [f"{rank} {rank} 29422" for rank in range(24)]

@@ -1,4 +1,4 @@
-"""The layers and recipes that come with lumiimg: facts, scripts, and that each recipe is a plan and renders."""
+"""The shipped layers and recipes: facts, scripts, and that each recipe can be planned and rendered."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ CATALOGUE = open_catalogue({"HOME": "/nonexistent"})
 LUMI = find_site("lumi", {"HOME": "/nonexistent"})
 NAMES = CATALOGUE.layer_names()
 WITHOUT_DIGEST = {"aiter", "deepspeed", "flash-attn", "vllm", "xformers"}
-"""Layers with an archive of which the project knows no digest; the set may only shrink."""
+"""Layers with an archive whose digest the project does not know; the set may only shrink."""
 FOLDERS = sorted(file.parent for file in shipped_layers().glob("*/layer.toml"))
 SCRIPTS = sorted(shipped_layers().glob("*/*.sh"))
-# What pip is given is pinned by name, by a file, by an argument of the layer, or it is what a wheel is built with.
+# Arguments of pip are pinned by name, by a file or by an argument of the layer, or they are build tools of a wheel.
 PIP = re.compile(r"\bpip3? +(install|wheel|download)\b")
 
 
@@ -96,7 +96,7 @@ def test_a_layer_has_digests_of_its_archives() -> None:
 
 
 def test_a_vllm_that_is_compiled_has_its_kernels_of_triton_in_the_lock() -> None:
-    """Those from 0.12 on clone the tag that their cmake/external_projects/triton_kernels.cmake names, where none is given."""
+    """From 0.12 on, vLLM clones the tag in its cmake/external_projects/triton_kernels.cmake unless given the kernels."""
     layer = read_layer(shipped_layers() / "vllm")
     names = {row.version: {source.name for source in layer.sources_of(row)} for row in layer.releases}
     tags = {row.version: own_values(layer, row)["TRITON"] for row in layer.releases if "triton" in names[row.version]}
@@ -127,7 +127,7 @@ def _reads(script: Path) -> set[str]:
 
 
 def test_no_script_ends_a_pipe_early() -> None:
-    """`grep -q` stops at its first hit; under pipefail a program that still writes then makes a "no" of the "yes"."""
+    """`grep -q` stops at its first match; under pipefail, a program that still writes then turns "yes" into "no"."""
     found = [f"{file.parent.name}/{file.name}: {line}" for file in SCRIPTS for line in file.read_text().splitlines()]
     assert [line for line in found if re.search(r"\| *grep +-[a-zA-Z]*q", line)] == []
 
@@ -139,7 +139,7 @@ def test_a_script_is_bash_that_a_definition_can_carry() -> None:
 
 
 def test_pip_runs_under_the_constraints_of_the_image() -> None:
-    """Bare pip takes today's torch, which is CUDA's: only python.sh calls pip, with the image's pins."""
+    """Bare pip installs the latest torch, which is for CUDA: only python.sh calls pip, with the image's pins."""
     for script in SCRIPTS:
         lines = [line for line in script.read_text().splitlines() if not line.lstrip().startswith("#")]
         assert not [line for line in lines if PIP.search(line) and "fail" not in line], script
@@ -151,7 +151,7 @@ def test_pip_runs_under_the_constraints_of_the_image() -> None:
 
 
 def test_a_layer_names_for_its_lock_all_that_it_takes_from_a_package_index() -> None:
-    """So `lock` finds a conflict, and not pip after hours of compiling; python.sh asks no index where there is a lock."""
+    """So that `lock` finds a conflict, not pip after hours of compiling; with a lock, python.sh uses no index."""
     layers = [layer for layer in map(read_layer, FOLDERS) if "python.sh" in layer.staged]
     assert len(layers) > 10
     for layer in layers:
@@ -193,7 +193,7 @@ def test_the_check_of_torch() -> None:
 
 
 def test_julia_is_set_to_the_mpi_of_the_image_wherever_that_is(tmp_path: Path) -> None:
-    """With stand-ins for what the script calls: of an MPI it finds mpicc, its library beside it or as ldconfig says."""
+    """With stand-ins for what the script calls: it finds mpicc, and the library beside it or through ldconfig."""
     known = "\tlibmpi.so.12 (libc6,x86-64) => /a b/libmpi.so.12\n\tlibmpi.so.12 (libc6) => /c/libmpi.so.12"
     of_open_mpi = "\tlibmpi.so.40 (libc6,x86-64) => /a/libmpi.so.40\n\tlibmpich.so.12 (libc6) => /a/x"
     stand_ins = """
@@ -264,7 +264,7 @@ def test_an_expired_key_of_amds_ends_no_build_that_can_do_without_and_has_its_li
     parts = tmp_path / "etc/sources.list.d"
     (parts / "own.sources").write_text(f"Types: deb\nURIs: file:{tmp_path}/own\nSuites: ./\nTrusted: yes\n")
     (parts / "rocm.list").write_text(f"deb [signed-by={key}] file:{amd} ./\n")
-    # the real apt_get, and no system that packages could be installed into
+    # the real apt_get, without a system to install packages into
     library = (shipped_layers() / "lib/packages.sh").read_text()
     stub = 'add_packages() { apt_get update && apt_get -s install "$@" >/dev/null; }\n'
     (tmp_path / "packages.sh").write_text(library + stub)

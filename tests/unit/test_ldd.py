@@ -1,4 +1,4 @@
-"""`lumiimg ldd`: the contract's JSON, the tree, the exit codes; the loader itself is the oracle for the paths."""
+"""`lumiimg ldd`: the JSON contract, the tree, the exit codes; the loader itself is the oracle for paths."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_musl_cannot_be_decided(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_where_a_start_by_name_loads_others_than_ld_so_both_are_reported(tmp_path: Path, capsys: Capture) -> None:
-    """$ORIGIN behind a link: of the path as given where ld.so is given it, up to 2.41, and of the file itself else."""
+    """$ORIGIN through a link: up to 2.41, ld.so given the path uses that path; otherwise it is that of the file."""
     program(tmp_path / "app/prog", library(tmp_path / "app/liba.so"), *runpath("$ORIGIN"))
     (tmp_path / "link").symlink_to("app/prog")
     for minor, code in ((41, 1), (42, 0)):
@@ -176,9 +176,9 @@ def test_where_a_start_by_name_loads_others_than_ld_so_both_are_reported(tmp_pat
 def test_a_program_with_a_loader_of_another_version_than_its_c_library_may_crash_or_hang(
     root: Path, capsys: Capture
 ) -> None:
-    """With those of 2.36-9+deb12u14, 2.36-9+deb12u7 and 2.43-7: `ld.so --list` says nothing, and 2.36 with 2.43 ends.
+    """With those of 2.36-9+deb12u14, 2.36-9+deb12u7 and 2.43-7, `ld.so --list` prints nothing, and 2.36 with 2.43 ends.
 
-    Of 2.41 with 2.43, `ls` ran, `bash` crashed, and a program with a second thread hung.
+    With 2.41 and 2.43, `ls` ran, `bash` crashed, and a program with a second thread hung.
     """
     own = root / "lib64/libc.so.6"
     program(root / "app/sums", own, *runpath("$ORIGIN"))
@@ -198,7 +198,7 @@ def test_a_program_with_a_loader_of_another_version_than_its_c_library_may_crash
 
 
 def test_a_c_library_of_a_sysroot_is_not_taken_for_a_program(root: Path, capsys: Capture) -> None:
-    """libc.so.6 names the loader of its own machine, to print its version: of conda's sysroot it is /lib64's."""
+    """libc.so.6 names its loader so that it can print its version; in conda's sysroot, that is the one in /lib64."""
     interpreter = f'const char interp[] __attribute__((used, section(".interp"))) = "{LOADER}";'
     banner = 'const char banner[] = "GNU C Library (other) stable release version 2.17.\\n";'
     library(root / "opt/sysroot/libc.so.6", source=interpreter + banner)

@@ -1,4 +1,4 @@
-"""The ledger says how far a row was tried, as long as the row is what was tried."""
+"""The ledger reports how far a row was tested, as long as the row has not changed since."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trial(layer: Layer, release: Release | None, reach: Reach, how: str = "by th
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty ledger in the place of the shipped one."""
+    """An empty ledger in place of the shipped one."""
     path = tmp_path / "ledger.toml"
     path.write_text("")
     monkeypatch.setattr(ledger, "LEDGER", path)
@@ -103,7 +103,7 @@ def test_a_rehearsal_that_fails_removes_the_entry_of_an_earlier_one(written: Pat
 
 @pytest.mark.usefixtures("clean_home")
 def test_what_readme_says_was_built_is_in_the_ledger(capsys: Capture) -> None:
-    """Of `debian-jax` all, in the versions that are named there."""
+    """All layers of `debian-jax`, in the versions that README.md names."""
     text = unwrapped((Path(__file__).parents[2] / "README.md").read_text())
     named = text.partition("the recipe `debian-jax` from real sources (")[2].partition(")")[0]
     assert main(["explain", "--recipe", "debian-jax", "--json"]) == ExitCode.GOOD
@@ -127,7 +127,7 @@ def test_a_plan_names_what_nobody_has_built(written: Path, capsys: Capture) -> N
 
 
 def test_what_was_built_is_not_claimed_of_other_sources_or_gpus(written: Path, tmp_path: Path, capsys: Capture) -> None:
-    """An argument that names another archive names something that nobody has tried."""
+    """An argument that names another archive names something untested."""
     layer, release = row("fabric-bundled")
     tool.record([trial(layer, release, "built"), trial(*row("vllm", "0.18.0"), "built")], written)
     chosen = next(name for source in layer.sources for name in re.findall(r"\{([A-Z_]+)\}", source.key))
@@ -199,7 +199,7 @@ def test_a_change_of_what_was_tried_is_another_content(make_layer: MakeLayer) ->
     folder = make_layer("thing", FACTS, a_sh="true\n", test_sh="true\n")
 
     def differs(file: str, old: str, new: str) -> tuple[bool, bool]:
-        """Change a file for a moment; say whether what was resolved, and what was built, is another then."""
+        """Change a file temporarily; return whether that changes what was resolved, and what was built."""
         text = (folder / file).read_text()
         assert old in text
         found = []

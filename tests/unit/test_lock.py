@@ -1,4 +1,4 @@
-"""`lumiimg lock`, `build --locked`, `diff`: everything resolved, written down, and built from that alone."""
+"""`lumiimg lock`, `build --locked`, `diff`: everything is resolved, recorded, and built only from the record."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def lock(world: World, layers: Path, *words: str, code: int = ExitCode.GOOD) -> 
 
 
 def locked() -> dict[str, str]:
-    """The versions of the Python distributions in the lock of the current folder."""
+    """Return the versions of the Python distributions in the lock in the current folder."""
     wheels = (wheel for layer in read_document(Path("lumiimg.lock")).layer for wheel in layer.locked_wheels)
     return {wheel.name: wheel.version for wheel in wheels}
 
@@ -99,7 +99,7 @@ def test_a_lock_has_all_that_a_layer_requires_with_digests(world: World, folder:
     (egg,) = [sha256 for url, sha256 in document["layer"][0]["wheels"].items() if "/egg-" in url]
     assert egg == digest(wheel("egg", "2.0", ("yolk>=2",))).removeprefix("sha256:")
     assert not any("/pypi/simple/snake" in path for path in world.asked), "a pinned name is asked for in its own index"
-    # addresses are those without the mirror; the index that `pypi` names is no mirror of one address
+    # addresses are those without the mirror; the index that `pypi` names does not mirror a single address
     assert "https://download.pytorch.org/whl/" in text
     assert "127.0.0.1" not in text.replace(f"{world.url}/pypi/simple/", "")
 

@@ -1,4 +1,4 @@
-"""A lock is read back as it was; of a stranger's, what is built is of the catalogue, or listed, or what its author may choose."""
+"""A lock is read back unchanged; all that a stranger's lock builds is in the catalogue, listed, or free to choose."""
 
 from __future__ import annotations
 
@@ -93,20 +93,20 @@ def read_again(lock: bytes, path: Path, catalogue: Catalogue) -> Lock:
 
 @dataclass(frozen=True)
 class Stranger:
-    """Who changes a lock in which everything is of the catalogue."""
+    """Somebody who changes a lock in which everything comes from the catalogue."""
 
     catalogue: Catalogue
     document: Document
     path: Path
 
     def lock(self, change: Callable[[Document], object]) -> Lock:
-        """What is read of the lock after a change."""
+        """Return the lock as it is read after a change."""
         document = copy.deepcopy(self.document)
         change(document)
         return read_again(lock_of_document(document), self.path, self.catalogue)
 
     def listed(self, change: Callable[[Document], object]) -> list[str]:
-        """What is listed of it."""
+        """Return what is listed about the changed lock."""
         return outside_catalogue(self.lock(change), MIRRORS)
 
 
@@ -136,13 +136,13 @@ def stranger(tmp_path: Path) -> Stranger:
 
 
 def more(*projects: str, index: str = GENERAL) -> Callable[[Document], object]:
-    """More wheels of an index."""
+    """Return a change that adds wheels of an index."""
     added = {f"{index}/{file_of(project)}": ONES for project in projects}
     return lambda document: document["layer"][0]["wheels"].update(added)
 
 
 def moved(old: str, new: str) -> Callable[[Document], object]:
-    """Each wheel whose address has one text at another."""
+    """Return a change that replaces a text in the addresses of wheels."""
 
     def change(document: Document) -> None:
         layer = document["layer"][0]
@@ -152,7 +152,7 @@ def moved(old: str, new: str) -> Callable[[Document], object]:
 
 
 def with_row(first_download: str | None = None, **row: object) -> Callable[[Document], object]:
-    """A release without a row, by what the stranger says was read of it."""
+    """Return a change that adds a release without a row, with what the stranger claims was read of it."""
 
     def change(document: Document) -> None:
         entry = document["layer"][0]
@@ -272,7 +272,7 @@ CHOSEN = {
     ("layer", 0, "wheels"): "packages of the general index; a digest is compared with what the index has",
     ("first-download", "https://x.test/one.tar.gz"): "digests that nobody published",
 }
-"""What its author may choose (docs/security.md), by where it stands."""
+"""What the author of a lock may choose (docs/security.md), by its place in the lock."""
 HEAD = {"format", "lumiimg", "digest"}
 TEXTS = (
     *("", "x", "0", "9.9", "main", "evil", "../x", "/etc/passwd", "~/x", "x y", "-x", "$(id)", "{COMMIT}"),
@@ -290,7 +290,7 @@ HOSTS = (
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every value of a document, tables too, with where it stands."""
+    """Yield every value of a document, including tables, with its path."""
     entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in entries:
         yield (*path, key), value
@@ -364,7 +364,7 @@ def test_a_version_that_an_image_names_is_no_template(stranger: Stranger) -> Non
     assert (lock.base.versions, PythonTarget.from_versions(lock.versions)) == (image["has"], None)
 
 
-# -- what is read back, and what is let in --
+# -- what is read back, and what is accepted --
 
 FREE = (
     LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[arguments.OTHER]\ndefault = "x"\nhelp = "more"\n'
@@ -372,7 +372,7 @@ FREE = (
     f'[sources.one.sha256]\none = "{"0" * 64}"\n'
 )
 TEXT = st.text(st.characters(exclude_characters="\0"), max_size=30)
-"""What a user can type; a byte that is no UTF-8 comes as a surrogate."""
+"""What a user can type; a byte that is not UTF-8 appears as a surrogate."""
 SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
@@ -412,12 +412,12 @@ SHIPPED = to_text(with_digests(locked(CATALOGUE, "rocm-6.4.4", "vllm")))
 DOCUMENT = tomllib.loads(SHIPPED)
 PLACES = [path for path, _ in places(DOCUMENT) if path[0] not in HEAD]
 TABLES = [path for path in PLACES if isinstance(path[-1], int) and path[0] not in {"rule", "request"}]
-"""Layers; those that `request` means are among them."""
+"""Paths of the layers in a lock, except copies in `rule` and `request`."""
 
 
 @pytest.fixture
 def shipped(tmp_path: Path) -> Stranger:
-    """Who changes a lock of the shipped catalogue."""
+    """Somebody who changes a lock of the shipped catalogue."""
     return Stranger(CATALOGUE, DOCUMENT, tmp_path / "lumiimg.lock")
 
 
@@ -493,7 +493,7 @@ def test_a_row_of_a_lock_that_makes_no_sense_is_refused(shipped: Stranger) -> No
 
 @pytest.mark.threat
 def test_what_the_head_of_a_lock_says_beside_format_and_digest_is_noticed(tmp_path: Path) -> None:
-    """The digest is of what stands below the head."""
+    """The digest covers only what follows the head."""
     for line in ('site = "lumi"', 'layer = [{name = "netprobe"}]', 'request = {base = "x"}'):
         with pytest.raises(BadInputError, match="was changed after it was written"):
             read_again(

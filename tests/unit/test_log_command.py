@@ -1,4 +1,4 @@
-"""`lumiimg log` as a person or a script meets it: the page, JSON, JUnit, the image beside the log, benchmarks."""
+"""`lumiimg log` as users and scripts see it: the page, JSON, JUnit, the image beside the log, benchmarks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_log_that_few_ranks_wrote_says_so(tmp_path: Path, capsys: Capture) -> 
 
 @pytest.mark.parametrize("prefix", ["", "0: "], ids=["as it is", "srun -l"])
 def test_what_it_quotes_of_another_job_is_no_line_of_this_one(tmp_path: Path, capsys: Capture, prefix: str) -> None:
-    """A job script may read the log of the run before."""
+    """A job script may print the log of an earlier run."""
     before, job = tmp_path / "before.out", tmp_path / "job.out"
     before.write_bytes(b"".join(job_log(16, 0)))
     assert main(["log", str(before)]) == ExitCode.GOOD

@@ -1,4 +1,4 @@
-"""Which logins leave this machine, whoever asks: a server on loopback wants one of each program that lumiimg starts."""
+"""Which logins leave this machine: a server on loopback requests one from each program that lumiimg starts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JSON = "application/vnd.pypi.simple.v1+json"
 
 @dataclass
 class Server:
-    """Wants a login of everybody, and lets nobody in; or leads to another."""
+    """A server that requests a login and rejects all of them, or redirects to another server."""
 
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Server:
         return self.leads(asked) if self.leads else Reply(401, b"", {"WWW-Authenticate": 'Basic realm="x"'})
 
     def logins(self) -> set[str]:
-        """Return what came since the last call."""
+        """Return the logins received since the last call."""
         assert self.asked, "it was asked"
         found = {asked.headers["authorization"] for asked in self.asked if "authorization" in asked.headers}
         self.asked.clear()
@@ -121,7 +121,7 @@ def by_ourselves(url: str, _folder: Path, _monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def by_debootstrap(url: str, folder: Path, _monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its wget, which needs nobody to be root."""
+    """Fetch with its wget, which does not need root."""
     needs("wget")
     step = step_of(folder, Header("debootstrap", "stable", url))
     with pytest.raises(LumiimgError):
@@ -167,7 +167,7 @@ def test_a_login_over_tls_is_that_of_the_host_that_is_named(
 def test_a_login_does_not_follow_uv_to_where_a_server_leads(
     tls: Server, plain: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to the same host without TLS, by a redirect or by the link to a wheel."""
+    """Not to the same host without TLS, either by a redirect or by the link to a wheel."""
     write_netrc(home, NAMED)
     file = "egg-1.0-py3-none-any.whl"
     entry = {"filename": file, "url": f"{plain.url}/{file}", "hashes": {}, "core-metadata": True}
@@ -200,7 +200,7 @@ def test_the_lock_that_comes_of_an_index_with_a_login_has_none(tls: Server, home
 
 @pytest.mark.threat
 def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for one prints what it gets."""
+    """The engine is a stand-in that prints what it gets."""
     engine = tmp_path / "apptainer"
     engine.write_text("#!/bin/sh\nenv >&2\nexit 1\n")
     engine.chmod(0o755)
@@ -222,7 +222,7 @@ def test_an_engine_gets_a_login_for_registries_with_tls_alone(tmp_path: Path, mo
 def test_the_password_variables_of_an_engine_go_to_the_registry_that_was_named(
     home: Path, tmp_path: Path, layers: Path, make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They name none: an engine would show them to a mirror, and to whatever somebody's image was built on."""
+    """They do not name one: an engine would send them to a mirror, and to the registry of a foreign image's base."""
     make_layer("box", BASE.replace("busybox", f"busybox@sha256:{'0' * 64}"))
     logins = {"APPTAINER_DOCKER_USERNAME": "me", "SINGULARITY_DOCKER_PASSWORD": "word"}
     for name, value in {**logins, "LUMIIMG_CACHE": f"{home}/cache"}.items():

@@ -1,7 +1,7 @@
-"""What is found out about a machine before a build: whether a container starts in it, and whether debootstrap makes a base.
+"""What is checked on a machine before a build: whether a container starts, and whether debootstrap can make a base.
 
-The engines are stand-ins: shell scripts that say what Apptainer 1.4.5 said where it could not work, and that run the
-program of the trial on this machine in place of a container.
+The engines are stand-ins: shell scripts that print what Apptainer 1.4.5 printed where it failed, and that run the
+program of the trial on this machine instead of in a container.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ root*) shift; exec "$@" ;;
 *) "${@: -2:1}/bin/sh" ;;
 esac
 """
-"""A stand-in for the kernel's own engine: what it is asked to run in a namespace is run, but for mounts."""
+"""A stand-in for the kernel's own engine: it runs what should run in a namespace, but without mounts."""
 PROGRAMS = ("mksquashfs", "unshare", "bash", "sh", "true", "cp", "grep", "rm", "mkdir", "mktemp")
 STARTS = '"${@: -2:1}/bin/sh"'
-"""The program of the trial, run as it is."""
+"""Runs the program of the trial as it is."""
 CAPABILITIES = (
     r"printf '\033[91mERROR  : Requesting capability set 0x000001ffffffffff while permitted capability set is "
     r"0x000001fffeffffff\n\033[0m'; exit 1"
@@ -78,7 +78,7 @@ ORDINARY = "run lumiimg as an ordinary user"
 
 
 class Place:
-    """A machine with an engine of its own."""
+    """A machine with its own engine."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -102,7 +102,7 @@ class Place:
         (self.bin / name).chmod(0o755)
 
     def has(self, starts: str, debootstrap: str) -> None:
-        """Have an engine that does this to start a container, and this to make a base, as debootstrap alone does."""
+        """Install an engine that runs one script to start a container, and another to make a base; debootstrap, too."""
         self.put("debootstrap", f"#!/bin/sh\n{debootstrap}\n")
         script = ENGINE.format(calls=shlex.quote(str(self.calls)), exec=starts, debootstrap=debootstrap)
         self.put("apptainer", script)
@@ -114,7 +114,7 @@ class Place:
         return next(trial for trial in self.looked_at().trials if trial.name == name)
 
     def tries(self) -> list[str]:
-        """What the engine was asked for, but for its version and its help, since it was asked for that the last time."""
+        """Return the engine's commands since the last call, except for its version and help."""
         found = self.calls.read_text().splitlines() if self.calls.exists() else []
         self.calls.unlink(missing_ok=True)
         return [line for line in found if line not in {"--version", "build --help"}]
@@ -203,7 +203,7 @@ WHICH = {
 
 
 def works_elsewhere(data: dict[str, Any]) -> bool:
-    """Whether an engine starts containers that builds do not take."""
+    """Return whether an engine starts containers, but not those that builds need."""
     return any(each["works"] and each["name"].startswith("a container by") for each in data["trials"])
 
 
@@ -235,7 +235,7 @@ def test_doctor_and_builds_take_the_same_engine(
 
 
 def proposed(capsys: Capture) -> list[str]:
-    """What `lumiimg` alone proposes."""
+    """Return the commands that `lumiimg` without arguments proposes."""
     capsys.readouterr()
     assert main([]) == 0
     return [
@@ -316,7 +316,7 @@ REFUSES = "case \"$*\" in *--fakeroot*) echo 'FATAL:   {why}'; exit 255;; esac; 
 def test_without_ids_of_its_own_an_engine_that_refuses_fakeroot_builds_without_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """As SingularityCE 4.1.3 does, where Apptainer 1.4.5 goes on."""
+    """Such as SingularityCE 4.1.3; Apptainer 1.4.5 continues instead."""
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     why = "could not use fakeroot: no mapping entry found in /etc/subuid for me"
     place.has(f"{REFUSES.format(why=why)}{STARTS}", BEGINS)

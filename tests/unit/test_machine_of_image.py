@@ -1,4 +1,4 @@
-"""The machine that an image is for: other processors, or a driver that does not serve its ROCm, are a no with the reason."""
+"""The machine that an image is for: another processor, or a driver that does not serve its ROCm, is a no with a reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 AARCH64 = (183).to_bytes(2, "little")
 OF_SIF = 45
-"""Where the header of a SIF has the architecture."""
+"""Offset of the architecture in the header of a SIF."""
 
 
 def turned(root: Path) -> Path:
-    """Make every ELF file of an image one for aarch64."""
+    """Mark every ELF file of an image as one for aarch64."""
     for path in root.rglob("*"):
         if path.is_file() and not path.is_symlink() and (data := path.read_bytes())[:4] == b"\x7fELF":
             path.write_bytes(data[:18] + AARCH64 + data[20:])

@@ -1,4 +1,4 @@
-"""Layers merged into one squashfs, read by this project, by squashfs-tools, by the kernel where it may be mounted."""
+"""Layers merged into one squashfs, read by this project, by squashfs-tools, and by the kernel if mounts are allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def packed(folder: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that a folder can hold, and large files of equal parts, attributes, a socket."""
+    """A folder with everything possible in it, large files with equal parts, attributes, a socket."""
     root = tmp_path_factory.mktemp("layers") / "base"
     for folder in ("etc/apt", "opt", "dev", "empty-folder"):
         (root / folder).mkdir(parents=True)
@@ -52,7 +52,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def upper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Changes to it."""
+    """A layer with changes to the base."""
     root = tmp_path_factory.mktemp("layers") / "upper"
     for folder in ("etc", "many", "opt"):
         (root / folder).mkdir(parents=True)
@@ -80,7 +80,7 @@ def merged(layers: Sequence[Path], target: Path, offset: int = 0) -> Path:
 
 
 def mounted(image: Path, folder: Path) -> None:
-    """Have the kernel show it, where this may mount; else the FUSE program that engines take."""
+    """Mount an image with the kernel if allowed, otherwise with the FUSE program that engines use."""
     folder.mkdir()
     kernel: list[str | Path] = ["mount", "-o", "loop,ro", "-t", "squashfs", image, folder]
     if subprocess.run(kernel, capture_output=True, check=False).returncode:

@@ -1,6 +1,6 @@
-"""`lumiimg module`: modules that Lmod and Tcl modules load and take back, wrappers that start what the image has.
+"""`lumiimg module`: modules that Lmod and Tcl modules load and unload, wrappers that start programs of the image.
 
-The engine here is a stand-in that prints what it gets; tests/engine/test_modules.py has a real one.
+The engine is a stand-in that prints what it gets; tests/engine/test_modules.py uses a real one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def write_site(folder: Path, bind: str = "/scratch", cache: str | None = None) -> Path:
-    """The default cache is where no test leaves a trace."""
+    """Write a site file; by default, its cache is below `folder`."""
     path = folder / "here.toml"
     text = SITE.read_text().replace('"BIND"', json.dumps(bind))
     path.write_text(text.replace('"CACHE"\nnodes', f'"{cache or f"{folder}{CACHE}"}"\nnodes'))
@@ -82,7 +82,7 @@ def started(
 
 
 def run(wrapper: Path, *argv: str, path: Path, env: dict[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
-    """Start a wrapper with the stand-in on PATH; return (what the engine got, its environment)."""
+    """Start a wrapper with the stand-in on PATH; return (arguments of the engine, its environment)."""
     done = started(wrapper, *argv, path=path, env=env)
     assert done.returncode == 0, done.stderr
     printed, _, environment = done.stdout.partition("-- environment\0")
@@ -128,7 +128,7 @@ def test_a_module_adds_to_what_was_there_and_takes_it_back(
         assert loaded["SINGULARITYENV_LD_LIBRARY_PATH"] == f"{HOST_LIB_DIR}:/opt/rocm/lib"
         assert loaded["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
         assert loaded["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
-        # what each rank has of its own, or what only some jobs want, is no business of a module
+        # a module does not set what differs by rank, or what only some jobs want
         assert not {"CACHE", "SLURM_NETWORK"} & loaded.keys()
         # the snapshot's libraries are not on the machine of this test
         assert "/usr/lib64/libcxi.so.1 is not here: it was on 20" in " ".join(expected.split())
@@ -186,14 +186,14 @@ def test_srun_gets_how_the_mpi_of_the_image_is_started(
     tmp_path: Path, image: Path, engine: Path, site: Path, capsys: Capture
 ) -> None:
     library(image / "usr/lib/libmpi.so.12")
-    # srun reads it on the host: what an image sets, as earlier ones of lumiimg did, does not count
+    # srun reads it on the host: what an image sets, as images of earlier versions of lumiimg did, does not count
     (image / ".singularity.d/env/91-more.sh").write_text("export SLURM_MPI_TYPE=pmi2\n")
     site.write_text(f'{site.read_text()}[mpi]\nown = "pmi2"\nsource = "the tests"\n')
     data = made(capsys, image, tmp_path / "mods", "--name", "mpi/1", "--site", site)
     for system in SYSTEMS:
         (loaded, gone), _ = environments(system, Path(data["use"]), ["load mpi", "unload mpi"])
         assert (loaded["SLURM_MPI_TYPE"], gone.get("SLURM_MPI_TYPE")) == ("pmi2", None)
-    # a wrapper is what srun starts: it says what srun wants, and does not pretend to set it
+    # srun starts the wrapper, which therefore says what srun needs, but cannot set it
     python = Path(data["files"]["wrappers"]) / "python3"
     assert "SLURM_MPI_TYPE" not in run(python, path=engine)[1]
     text = unwrapped((python.parents[1] / "enter").read_text().replace("    # ", ""))
@@ -286,7 +286,7 @@ def test_each_program_of_the_image_has_a_wrapper_and_no_other(
     expected = ["pip", "pip3", "python", "python3", "python3.12", "start-shell", "torchrun", "vllm"]
     assert sorted(path.name for path in bin_.iterdir()) == expected
     assert data["wrappers"]["python3"] == "/usr/bin/python3"
-    # python and pip are those of the image, also where it has no programs of these names
+    # python and pip are those of the image, even if it has no programs of these names
     assert run(bin_ / "python", "-c", "x", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-c", "x"]
     assert run(bin_ / "pip", "list", path=engine)[0] == ["exec", str(image), "/usr/bin/python3", "-m", "pip", "list"]
 
@@ -311,7 +311,7 @@ def test_a_wrapper_alone_binds_and_sets_what_its_module_does(
     assert alone["JIT"] == f"{tmp_path}/me-cache-3/of 2"
     assert Path(alone["JIT"], "build").is_dir(), "the wrapper made both, and the folder that the variable wants"
     assert alone["SINGULARITYENV_PYTHONNOUSERSITE"] == "1"
-    # with the module loaded nothing is there twice; what the user sets afterwards stays
+    # with the module loaded, nothing appears twice; what the user sets afterwards stays
     (loaded,), _ = environments("lmod", Path(data["use"]), ["load a"])
     _, after = run(wrapper, path=engine, env={**loaded, "NCCL_SOCKET_IFNAME": "lo", "CACHE": str(tmp_path)})
     assert after["SINGULARITY_BIND"] == "/scratch"
@@ -371,7 +371,7 @@ PIP = {
     ("install", "--requirement=more.txt", "-rmost.txt"): "-r more.txt -r most.txt",
     ("install", "-e", "."): "-r requirements.txt",
 }
-"""What pip is asked for, and the words of the command that does it."""
+"""Arguments of pip, and words of the command that is proposed instead."""
 
 
 def test_pip_install_names_the_command_that_does_it(tmp_path: Path, image: Path, engine: Path, capsys: Capture) -> None:
@@ -407,7 +407,7 @@ def test_a_python_that_is_not_on_the_images_path_is_found_with_its_torch(
 
 
 def test_shellcheck_finds_nothing_in_the_scripts(tmp_path: Path, site: Path, capsys: Capture) -> None:
-    """But that an odd name holds a $, or a `, which is the point (SC2016)."""
+    """Except that an odd name contains a $ or a `, which is the point (SC2016)."""
     needs("shellcheck")
     node = snapshot(fabric_builder.host(tmp_path / "host"))
     image = with_programs(fabric_builder.image(tmp_path / "image.sif"))

@@ -1,4 +1,4 @@
-"""What another user has put where we write: no link of theirs is followed, and of theirs nothing is removed."""
+"""What another user has put where we write: their links are not followed, and nothing of theirs is removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.shared.layer_builder import BASE, LAYER, MakeLayer
 
 @pytest.fixture
 def commands(tmp_path: Path, make_layer: MakeLayer, layers: Path) -> dict[str, list[str]]:
-    """The commands that fill a folder, which is named last."""
+    """Commands that fill a folder; their last argument is the folder."""
     make_layer("base", BASE)
     make_layer("tool", LAYER + 'files = ["tool.c"]\n', tool_c="int main;\n")
     image = fabric_builder.image(tmp_path / "image")
@@ -157,11 +157,11 @@ def test_a_module_is_written_whole_or_not_at_all_wherever_the_disk_is_full(
 # ---- folders that are removed
 
 Lay = Callable[[Path, Path], object]
-"""What somebody does to a folder that a killed process has left, with a folder of the user's."""
+"""What another user does to the folder of a killed process, given a folder of the user."""
 
 
 def killed(parent: Path, name: str = "work-") -> Path:
-    """Return the folder of a process that was killed in the middle of its work."""
+    """Return the folder of a process that was killed during its work."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         with scratch_folder(parent, name) as folder:
@@ -177,7 +177,7 @@ def killed(parent: Path, name: str = "work-") -> Path:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A private folder beside those of lumiimg, in one where others may rename it."""
+    """A private folder beside those of lumiimg, in a folder where others may rename it."""
     folder = tmp_path / "shared" / "thesis"
     folder.mkdir(parents=True)
     folder.chmod(0o700)
@@ -305,7 +305,7 @@ def test_who_has_taken_the_name_of_a_folder_meanwhile_loses_nothing(tmp_path: Pa
 def test_folders_that_an_image_closes_to_their_owner_are_removed_also_where_there_are_no_namespaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the folders of some distributions are; and no link of the image is followed."""
+    """As in some distributions; and links in the image are not followed."""
     monkeypatch.setattr(workspace, "run", lambda *_, **__: None)
     outside = tmp_path / "outside"
     outside.mkdir(mode=0o500)
@@ -337,7 +337,7 @@ def test_a_cache_sweeps_only_what_an_entry_has(tmp_path: Path, mine: Path, kind:
     cache = LayerCache(mine.parent)
     gone = mine.parent / f".{'0' * 64}.1"
     mine.rename(gone)
-    if kind == "files":  # of names of an entry and others
+    if kind == "files":  # with names as in a cache entry, and other names
         shutil.rmtree(gone / "chapters")
         (gone / "entry.json").write_text("{}")
         (gone / "data.csv").write_text("years of work")
@@ -408,7 +408,7 @@ INSIDE = {
     "build/strategy.py": "in the scratch folder of a build",
     "image/oci/layers.py": "in a folder for temporary files that tempfile makes for this process alone",
 }
-"""Modules that remove a folder by its name: in one of ours, where nobody else can rename one."""
+"""Modules that remove a folder by name, but only inside one of ours, where nobody else can rename it."""
 
 
 @pytest.mark.threat

@@ -1,6 +1,6 @@
-"""What is reported of an image where the engine starts no container of it: why, what to do, and nothing of the image itself.
+"""The report if the engine cannot start a container of an image: the reason, the remedy, no claim about the image.
 
-The engines are stand-ins, shell scripts that say what Apptainer 1.4.5 says; in place of a container they run a command here.
+The engines are stand-ins: shell scripts that print what Apptainer 1.4.5 prints, and run commands on this machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ORDINARY = "run lumiimg as an ordinary user"
 
 @pytest.fixture
 def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Engine]:
-    """Return an engine that runs a script for `exec`; it is the one on PATH."""
+    """Return a function that puts an engine on PATH which runs a script for `exec`."""
 
     def make(script: str) -> Engine:
         program = tmp_path / "bin" / "apptainer"
@@ -55,7 +55,7 @@ def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """A folder with an RCCL that is read, a plugin, and names of the probe programs."""
+    """A folder with a readable RCCL, a plugin, and empty probe programs."""
     root = fabric_builder.image(tmp_path / "image")
     for name in ("handshake", "rcclprobe"):
         (root / IN_IMAGE[1:]).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`--host` of a request: what was seen on a node counts more than what is believed of its site."""
+"""`--host` of a request: what was seen on a node outweighs what its site file says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def snapshot(root: Path, tmp_path: Path) -> Path:
 
 def test_the_gate_is_that_of_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_snapshot(scanned(host(tmp_path / "older", glibc=34)), tmp_path / "host.json")
-    # LUMI is believed to ask for 2.38, which Ubuntu 22.04 (2.35) does not have
+    # LUMI's site file requires 2.38, which Ubuntu 22.04 (2.35) does not have
     assert main(["explain", "--site", "lumi", "--base", "rocm-6.2.4", "--json"]) == ExitCode.GOOD
     assert json.loads(capsys.readouterr().out)["fabric"] == "bundled"
     words = ["explain", "--site", "lumi", "--base", "rocm-6.2.4", "--fabric", "host", "--json"]
@@ -91,7 +91,7 @@ def test_a_lock_remembers_its_node(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # the base of a lock is a suite and a mirror, for which no network is asked, where a debootstrap is
+    # with a debootstrap, the base of a lock is a suite and a mirror, which needs no network
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/debootstrap").touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)

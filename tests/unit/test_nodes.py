@@ -1,4 +1,4 @@
-"""Many nodes, one check: what their answers come to, whatever some of them answer."""
+"""A check of many nodes: the combined answer, whatever some of them answer."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ JOBS: list[tuple[list[tuple[int, NodeAnswer | None]], dict[str, tuple[str, ...]]
     ),
     ([(2, WELL), (1, BROKEN)], {}, Answer.NO, "NO on 1 of 3 nodes: 2 the same; 1 "),
     ([(1, TROUBLE)], {}, Answer.UNDECIDED, "no working container engine here"),
-    # they differ in what is reported of them nowhere else
+    # they differ in something that is reported nowhere else
     ([(2, TROUBLE), (1, replace(TROUBLE, kernel="6.5"))], {}, Answer.UNDECIDED, "1 kernel 6.5 instead of "),
 ]
-"""How many nodes answer what (None: nothing), which of them are silent and why, what it comes to, and the sentence."""
+"""Number of nodes by answer (None: no answer), silent nodes and why, the combined answer, and the sentence."""
 
 
 def test_nodes_that_are_the_same_are_one_group_and_one_keeps_the_rest_from_being_green(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_nodes_that_are_the_same_are_one_group_and_one_keeps_the_rest_from_being
         assert report.answer is decided, sentence
         assert sentence in report.sentence
         assert "will work" not in report.sentence
-        # job scripts have names of their own: what is proposed is a line for any
+        # job scripts have various names: the proposal is a line for any of them
         if decided is Answer.NO and len(of_nodes) > 1:
             command = str(report.advice.next)
             assert re.fullmatch(r"#SBATCH --exclude=[\w,\[\]-]+", command), command
@@ -165,16 +165,16 @@ def test_garbage_is_a_fact_about_its_node_and_of_no_weight_for_the_others(tmp_pa
 
 BAD = replace(WELL, findings=found("plugin.listen problem", "rccl.runs ok"))
 GIVEN: list[tuple[list[tuple[str, NodeAnswer, str]], list[str], dict[str, tuple[str, ...]], Answer]] = [
-    # what an earlier check, or a node of another job, left
+    # answers left by an earlier check, or by a node of another job
     ([("a", WELL, "of-an-earlier-one"), ("x", WELL, RUN)], [], {"never started": ("a", "b", "c")}, Answer.UNDECIDED),
     # a node that answers twice must say the same
     ([("b", WELL, RUN), ("b", WELL, RUN), ("a", WELL, RUN), ("a", OTHER_CXI, RUN)], ["b"], {
         "gave 2 different answers": ("a",), "never started": ("c",),
     }, Answer.UNDECIDED),
-    # one that says no has no part in what the others say
+    # one that says no does not count among the others
     ([("a", WELL, RUN), ("b", BAD, RUN), ("c", BAD, RUN)], ["bc", "a"], {}, Answer.NO),
 ]  # fmt: skip
-"""Answers that lie in a folder, the nodes whose answers count, why the others have none, and what it comes to."""
+"""Answers in a folder, groups of nodes whose answers count, why the others have none, and the combined answer."""
 
 
 @pytest.mark.threat
@@ -289,7 +289,7 @@ ENGINE = "Apptainer 1.4.5 cannot start a container here: the disk or the quota i
 
 
 def no_container(node: str, number: int) -> NodeAnswer:
-    """What a node answers where the engine fails, in words that are its own."""
+    """Return the answer of a node whose engine fails, with a message that is unique to the node."""
     message = f"FATAL:   extract: /tmp/rootfs-{number}/root: No space left on device ({node}, pid {number})"
     return NodeAnswer(RUN, node, trouble=f"{ENGINE}: {message}", to_do="free some space", said=(message,))
 
@@ -312,7 +312,7 @@ def test_an_engine_that_starts_no_container_is_the_verdict_in_its_words_with_a_c
     hostile = summed(tmp_path, job[:1])
     assert len(hostile.sentence) < 1000
     answer(tmp_path, job[0], no_container(job[0], 4000))
-    # where others are well, these nodes are at fault
+    # if others are well, these nodes are at fault
     answer(tmp_path, "nid000009")
     mixed = summed(tmp_path, [*job, "nid000009"])
     assert mixed.advice.next == "#SBATCH --exclude=nid[000001-000004]"
@@ -390,7 +390,7 @@ def image(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a check, which all nodes share."""
+    """The folder of a check, shared by all nodes."""
     (tmp_path / "check").mkdir()
     return tmp_path / "check"
 
@@ -463,7 +463,7 @@ def test_where_there_are_no_nodes_to_ask_it_is_reported(stand_in: Path) -> None:
 def asked(
     folder: Path, names: tuple[str, ...], image: Path, environment: dict[str, str], ends: float | None = None
 ) -> tuple[NodeAnswers, Completed]:
-    """Run the step of the probes, and gather."""
+    """Run the step of the probes; return the answers, and how the step ended."""
     job = nodes.NodesOfJob(folder, names, environment, lambda _: None, ends)
     gathered = job.probe(find_engine(os.environ), task(image).probes, None)
     assert job.done is not None
@@ -483,7 +483,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
 
 
 def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) -> None:
-    """In the environment of a job, srun takes over the shape of the job's tasks from variables."""
+    """In the environment of a job, srun inherits the shape of the job's tasks from variables."""
     program(stand_in, "srun", 'echo "$@"; env')
     shape = {"SLURM_HINT": "nomultithread", "SLURM_CPUS_PER_TASK": "7", "SLURM_GPUS_PER_TASK": "1", "SLURM_EXACT": "1"}
     variables = {**in_job(stand_in), **shape, "SLURM_NETWORK": "job_vni"}
@@ -492,7 +492,7 @@ def test_a_step_has_its_own_shape_whatever_that_of_the_job_is(stand_in: Path) ->
     assert wanted <= set(alone.split())
     assert not {line for line in seen if line.partition("=")[0] in shape}
     assert "SLURM_NETWORK=job_vni" in seen
-    # a collective ends at its time limit also without srun
+    # a collective ends at its time limit even if srun does not end it
     together, *_ = slurm.run_step(("a", "b"), ["x"], variables, timeout_s=421, together=True).output.splitlines()
     assert {"--time=8", "--kill-on-bad-exit=1"} <= set(together.split())
     assert "--time" not in alone
@@ -514,7 +514,7 @@ def test_a_step_is_ended_before_the_time_of_the_job_is_up(
 
 
 def test_a_collective_is_ended_before_the_time_of_the_job_is_up_and_says_nothing(stand_in: Path, folder: Path) -> None:
-    """So that what the nodes have said is reported, and a job that was too short is no sign of a hang."""
+    """So that the answers of the nodes are reported, and a job that was too short is not taken for a hang."""
     program(stand_in, "srun", f"echo >>{stand_in}/started; exec sleep 600")
     for left_s, started in ((-1.0, 0), (0.5, 1)):
         job = nodes.NodesOfJob(folder, "ab", {}, lambda _: None, time.monotonic() + RESERVE_S + left_s)
@@ -591,13 +591,13 @@ IN_ITS_FOLDER = 'for word; do case $word in --chdir=*) cd "${word#--chdir=}";; e
 SBATCH: list[tuple[str, str, list[str]]] = [
     ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "partition specified: x.*--sbatch=", []),
     ("echo 12; echo 'error: JOB 12 CANCELLED DUE TO TIME LIMIT' > job.out; exit 1", "DUE TO TIME LIMIT", ["12"]),
-    # the number is nothing that it said
+    # the number is not part of its message
     ("echo '12;cluster'; >job.out; exit 1", "^(?!.*12).*it printed nothing; sacct shows", ["12"]),
     ("echo 12; exit 1", "left nothing in /.*do not see this folder.*a folder that all nodes share", ["12"]),
-    # lumiimg in the job has said itself what to do
+    # lumiimg in the job has printed what to do
     ("echo 12; echo 'lumiimg: scontrol does not list' > job.out; exit 70", "scontrol does not list$", ["12"]),
 ]
-"""What sbatch does; what is reported then, and which jobs there are."""
+"""What sbatch does, what is then reported, and which jobs exist."""
 
 
 def test_a_job_without_a_report_is_reported_in_its_words_and_says_nothing_of_the_image(
@@ -631,7 +631,7 @@ REASONS = [
     ("RUNNING 3 four None", "", ""),
     ("", "", ""),
 ]
-"""What squeue says of a job, what is printed while it waits, and what ends the wait."""
+"""What squeue prints about a job, what is printed during the wait, and what ends the wait."""
 
 
 def test_why_a_job_waits_is_reported_and_one_that_would_wait_for_ever_is_cancelled(

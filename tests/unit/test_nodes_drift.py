@@ -1,4 +1,4 @@
-"""`drift` of two reports of `check --nodes`: which nodes are worse, better, or answer for another reason."""
+"""`drift` of two reports of `check --nodes`: which nodes are worse, better, or have another reason for their answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHANGES: list[tuple[str, NodeAnswer | str | None, NodeAnswer | str | None, str, 
     ("nid000017", "not asked", BROKEN, "not-comparable", 3),
     ("nid000018", None, BROKEN, "not-comparable", 3),
 ]
-"""A node, what it says in two reports, what becomes of it, and the exit code where it is so."""
+"""A node, its answers in two reports, the reported change, and the exit code."""
 
 
 def reports(folder: Path, changes: list[Any]) -> list[str]:

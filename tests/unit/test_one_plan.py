@@ -32,14 +32,14 @@ FREE = (
     LAYER + '[arguments.NOTE]\ndefault = ""\nhelp = "free text"\n[environment.set]\nNOTE = "{NOTE}"\n'
     '[sources.one]\nurl = "https://h.test/t.tar.gz"\nfile = "t.tar.gz"\nkey = "one"\nsource = "s"\n'
 )
-"""A layer of the user's that takes any text."""
+"""A layer of the user that accepts any text."""
 TELLING = f'{LAYER}[environment.set]\nA_TOKEN = "{TOKEN}"\n'
-"""A layer of the user's that nothing can be built with."""
+"""A layer of the user that cannot be built, as it contains a secret."""
 _COMMAND = re.compile(r"lumiimg (?:build|explain) .*?(?=\)?$)", re.MULTILINE)
 
 
 class Answer(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -47,14 +47,14 @@ class Answer(NamedTuple):
 
 
 def answer(*words: str) -> Answer:
-    """Run a command; no secret is in what it prints, and what stops it is one line."""
+    """Run a command; assert that it prints no secret, and that an error is one line."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(words)
         except SystemExit as error:
             code = int(error.code or 0)
-    # the line that says for which machine it is, which no two commands need to have alike
+    # without the line that names the machine, which may differ between commands
     lines = [line for line in err.getvalue().splitlines(keepends=True) if not line.startswith("lumiimg: for ")]
     found = Answer(code, out.getvalue(), "".join(lines))
     assert "Canary9" not in found.out + found.err, words
@@ -70,7 +70,7 @@ def proposals(shown: Answer) -> list[list[str]]:
 
 
 def dry(command: list[str]) -> Answer:
-    """Run what is proposed, but nothing is built."""
+    """Run a proposed command without building anything."""
     at = command.index("-o") if "-o" in command else len(command)
     return answer(*command[:at], *(["--dry-run"] if command[0] == "build" else []))
 
@@ -119,7 +119,7 @@ HOW = [
     *([], ["--downloads", "2"], ["--offline"]),
     *(["--strategy", "sandbox"], ["-o", "other.sif", "--force"], ["--verbose"]),
 ]
-"""Options that change nothing of what is planned."""
+"""Options that do not change the plan."""
 BASES = [*CATALOGUE.base_names(), "own-base", "./image", "nowhere", "./host.json", "vllm", f"docker://me:{TOKEN}@h/x"]
 _USUAL = st.sampled_from(["rocm-6.2.4", "rocm-6.4.4", "rocm-7.0", "./image"])
 
@@ -130,14 +130,14 @@ def several(option: str, values: st.SearchStrategy[str], most: int) -> st.Search
 
 
 def once(option: str, values: list[str]) -> st.SearchStrategy[list[str]]:
-    """Return a strategy for an option, left out in half of all cases; `-x` is a value only behind an equals sign."""
+    """Return a strategy for an option, left out in half of all cases; `-x` is a value only after an equals sign."""
     given_ = st.sampled_from(values).map(lambda v: [f"{option}={v}"] if v.startswith("-") else [option, v])
     return st.one_of(st.just([]), given_)
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> list[str]:
-    """Return the options of a request: most of them make sense."""
+    """Return the options of a request, most of which make sense."""
     arguments = st.tuples(st.sampled_from(ARGUMENTS), st.sampled_from(VALUES)).map("=".join)
     wrong = st.sampled_from(
         ["vllm.NOPE=1", "NOPE=1", "vllm.ARCH", f"my.HF_TOKEN={TOKEN}", f"x={TOKEN} y", "free.NOTE=b"]
@@ -206,7 +206,7 @@ def test_what_explain_says_is_what_every_command_does(words: list[str], how: lis
 
 
 def test_no_option_repeats_a_secret_of_the_environment(everything_there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of no known shape is known by the variable that holds it, too."""
+    """A secret of unknown shape is also recognized by the variable that contains it."""
     del everything_there
     secret = "Canary9" * 3
     monkeypatch.setenv("OUR_API_KEY", secret)

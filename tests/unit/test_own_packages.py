@@ -1,4 +1,4 @@
-"""A user's own Python packages on top of an image: from what they hand in to the lock, out of an index on loopback."""
+"""A user's own Python packages on top of an image: from the user's files to the lock, with an index on loopback."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def own(text: str, name: str = "requirements.txt") -> tuple[str, str]:
     return "-r", name
 
 
-# --- what is put in
+# --- what is added
 
 
 def test_own_packages_are_the_last_layer_and_what_is_below_stays(world: World, folder: Path, capsys: Capture) -> None:
@@ -169,7 +169,7 @@ def test_newer_withdrawn_extras_and_what_the_image_meets(world: World, folder: P
     world.yanked = ("yolk 2.5",)
     world.uploaded = {"yolk 2.0": "2026-10-01T00:00:00Z", "dotted-name 1.0": "2026-10-01T00:00:00Z"}
     world.wheels["ham"] = {"1.0": ("egg<1.5", "yolk; extra == 'more'")}
-    # what is newer than the layers is taken, and of what is below the extras; its triton meets its version alone
+    # projects that the layers lack are added, and extras of those below; a requirement of triton must fit that below
     text = "ham[more]\ntorch[opt]\ntriton>=3\ntriton==3.5.1; sys_platform == 'linux'\negg\ndotted-name\n"
     lock(world, folder, "--add", "ham", *own(text))
     assert of_layer("own-packages") == {"yolk": "2.0", "dotted-name": "1.0"}
@@ -226,7 +226,7 @@ def test_what_the_layers_below_chose_stays_and_all_lines_that_conflict_are_named
         "change line 1 of requirements.txt (egg>=1.5); line 3 of requirements.txt (EGG==1.5): packages below stay"
         in refusal
     )
-    # what only the index shows, and all that uv says of it
+    # a conflict that only the index shows, with the full message of uv
     lock(world, folder, "--add", "pip:yolk==99", "--verbose", code=ExitCode.NO)
     assert "  error: No solution found when resolving dependencies\n" in capsys.readouterr().err
     world.wheels |= {
@@ -368,7 +368,7 @@ def test_hashes_hold_for_all_that_is_put_in_or_for_nothing(world: World, folder:
     assert of_layer("own-packages") == {"yolk": "2.0"}
 
 
-# --- what cannot be read, or locked
+# --- what cannot be read or locked
 
 
 @pytest.mark.threat
@@ -437,7 +437,7 @@ def test_a_line_that_no_lock_can_hold_is_refused_in_words_and_keeps_its_secrets(
     assert "name the packages: -r FILE, or --add pip:NAME==VERSION" in capsys.readouterr().err
 
 
-# --- what others say of it
+# --- what other commands report about them
 
 
 def test_explain_asks_no_index_about_own_packages_and_says_that_a_lock_decides_them(

@@ -1,4 +1,4 @@
-"""Wheel, sdist and the one file: what is in them, built here without a network. tests/engine/test_packages.py installs them."""
+"""Wheel, sdist and the one file, built here without a network: their content. tests/engine/test_packages.py installs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLACES = {
     "recipes": "lumiimg/recipes",
     "docs/man": f"lumiimg-{lumiimg.__version__}.data/data/share/man/man1",  # where they have been written
 }
-"""Folders of a checkout, and where they are in the wheel."""
+"""Folders of a checkout, and their places in the wheel."""
 DATE = {"SOURCE_DATE_EPOCH": "1767225600"}
 
 
@@ -88,7 +88,7 @@ def test_the_page_of_the_package_has_no_link_that_leads_nowhere(dist: Path) -> N
 
 @pytest.mark.everything
 def test_no_file_names_the_host_of_a_package_registry(dist: Path, tmp_path: Path) -> None:
-    """Which one is asked is up to the settings of a machine. The sdist has all that is tracked."""
+    """The settings of a machine choose the registry. The sdist contains all tracked files."""
     hosts = re.compile(rb"pypi[.]org|python[h]osted|(?:deb|security)[.]debian[.]org|registry[.]npmjs|crates[.]io")
     subprocess.run(["tar", "-xzf", dist / f"lumiimg-{lumiimg.__version__}.tar.gz", "-C", tmp_path], check=True)
     content = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}

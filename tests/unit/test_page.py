@@ -1,4 +1,4 @@
-"""A document as a page and as JUnit: nothing is fetched or run, foreign text stays text, cuts are counted."""
+"""A document as a page and as JUnit: nothing is fetched or run, foreign text stays text, omissions are counted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def of(*blocks: kinds.Block) -> Document:
 
 
 def texts(value: Any) -> list[str]:
-    """All text of a document."""
+    """Return all texts of a document."""
     if isinstance(value, Remedy):
         return [*filter(None, (value.text, value.command, value.where))]
     if isinstance(value, str):
@@ -230,7 +230,7 @@ def colours(block: str) -> dict[str, str]:
 
 
 def luminance(colour: str) -> float:
-    """WCAG 2.2, relative luminance."""
+    """Return the relative luminance (WCAG 2.2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,4 +1,4 @@
-"""What RCCL's dlsym finds of a net plugin, and for which GPUs it is built: with neighbours that are as good as ever."""
+"""What RCCL's dlsym finds in a net plugin, and for which GPUs the plugin is built; with similar cases that are good."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[ExitCode, int | None, dict[str, str]]:
-    """Return (exit code, the API that is taken, the findings about the plugin)."""
+    """Return (exit code, the API that is used, the findings about the plugin)."""
     code = main(["check", str(root), "--level", "static", "--json"])
     report = json.loads(capsys.readouterr().out)
     found = {each["id"]: each["summary"] for each in report["findings"] if each["id"].startswith("plugin.")}
@@ -143,7 +143,7 @@ def test_a_plugin_for_cuda_alone_is_named_where_rccl_is_for_hip(
 
 
 def test_a_plugin_for_cuda_fits_where_nothing_is_for_hip(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As with NCCL in the place of RCCL."""
+    """As with NCCL instead of RCCL."""
     opens_the_driver(root)
     library(root / "opt/rocm/lib/librccl.so.1", source=RCCL)
     assert check(root, capsys)[0] is ExitCode.GOOD

@@ -28,7 +28,7 @@ def test_the_child_gets_the_given_environment_and_no_other(monkeypatch: pytest.M
 
 @pytest.mark.threat
 def test_much_on_stderr_does_not_deadlock_and_memory_is_bounded() -> None:
-    # spython's runner stops for ever once 64 KiB are on standard error
+    # spython's runner hangs once 64 KiB are on standard error
     size = OUTPUT_LIMIT_BYTES + 1_000_000
     done = run(
         ["/bin/sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x >&2; echo; echo 'No space left on device'"],
@@ -107,7 +107,7 @@ def test_a_signal_shows_as_the_shell_counts_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> None:
-    """With all that it started, and also where a grandchild does not care for the signal."""
+    """With all that it started, even if a grandchild ignores the signal."""
     pid_file, reached = tmp_path / "pid", tmp_path / "told"
     deaf = f"trap '' INT TERM; (echo $BASHPID > {pid_file}; sleep 987; sleep 987) & trap - INT TERM; sleep 987"
     program = (
@@ -126,7 +126,7 @@ def test_the_child_ends_with_lumiimg(number: signal.Signals, tmp_path: Path) -> 
 
 
 def test_a_child_that_is_just_starting_ends_with_lumiimg_too(tmp_path: Path) -> None:
-    """Its first act is to end lumiimg, which on a busy machine is not back from starting it."""
+    """It ends lumiimg at once, which on a busy machine has not yet returned from starting it."""
     pid_file = tmp_path / "pid"
     words = f"echo $$ > {pid_file}; kill -TERM $PPID; exec sleep 987"
     program = (
@@ -159,11 +159,11 @@ def test_a_child_goes_on_when_the_terminal_is_closed_under_nohup(tmp_path: Path)
 
 
 def wait_for_number(path: Path) -> int:
-    """Return the number that another process writes, or is just writing."""
+    """Return the number that another process writes; wait until it is complete."""
     wait_until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until a process goes: a signal takes its time to arrive."""
+    """Wait until a process has ended: a signal takes time to arrive."""
     wait_until(lambda: not alive(pid))

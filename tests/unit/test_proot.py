@@ -1,4 +1,4 @@
-"""Where proot is found that is not on PATH: in a module of the site, as a login shell loads it, and in Debian's archive."""
+"""Where a proot that is not on PATH is found: in a module of the site, as a login shell loads it, or in Debian's archive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a machine of which bash alone is on PATH."""
+    """The environment of a machine with only bash on PATH."""
     needs("proot")
     needs("bash")
     (tmp_path / "bin").mkdir()
@@ -41,7 +41,7 @@ def sources_of(mirror: str, folder: Path) -> Sources:
 
 
 def package(name: str, content: bytes) -> bytes:
-    """Return a package of Debian with one file (deb(5))."""
+    """Return a Debian package with one file (deb(5))."""
     files = io.BytesIO()
     with tarfile.open(fileobj=files, mode="w:xz") as archive:
         info = tarfile.TarInfo(name)
@@ -76,7 +76,7 @@ def test_the_proot_of_a_site_is_found_in_its_module(tmp_path: Path, environment:
 
 
 def test_a_proot_that_runs_nothing_is_not_used(tmp_path: Path, environment: dict[str, str]) -> None:
-    """With one that only ends well, each script would be said to have been run."""
+    """With one that only exits with 0, every script would seem to have been run."""
     for number, text in enumerate(("#!/bin/bash\n", "", "\x7fELF", "#!/nonexistent\n", "#!/bin/bash\nexit 3\n")):
         proot_of = tmp_path / f"bin{number}"
         proot_of.mkdir()
@@ -89,7 +89,7 @@ def test_a_proot_that_runs_nothing_is_not_used(tmp_path: Path, environment: dict
 def test_proot_of_debian_is_used_only_with_the_digest_that_it_must_have(
     tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real packages are those of tests/engine/test_proot.py."""
+    """tests/engine/test_proot.py uses the real packages."""
     program = Path(shutil.which("proot") or "").read_bytes()
     packages = {"/p.deb": package("./usr/bin/proot", program), "/l.deb": package("./lib", b"a library")}
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in packages.items()}

@@ -1,6 +1,6 @@
-"""What is proposed behind `next:` can be typed as it stands: no placeholder, and the program's own parser takes it.
+"""Commands proposed after `next:` can be typed as they are: no placeholders, and the program's own parser accepts them.
 
-All other tests are held to that, too, by a hook (tests/shared/proposals.py).
+A hook checks that in all other tests, too (tests/shared/proposals.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_what_a_log_proposes_has_the_names_of_the_case_or_is_no_command(
 
 
 def test_what_is_proposed_to_look_at_in_a_log_prints_lines_of_it(tmp_path: Path) -> None:
-    """Each example of the knowledge base, and what else is read here, as files of any name, plain and compressed."""
+    """Each example of the knowledge base, and other logs, in files of any name, plain and compressed."""
     ends = "srun: error: n1: task 3: Exited with exit code 1"
     texts = [log.read_bytes() for log in LOGS] + [f"step 1\n{one.example}\n{ends}\n".encode() for one in KNOWN]
     commands = set()
@@ -88,14 +88,14 @@ def test_what_is_proposed_to_look_at_in_a_log_prints_lines_of_it(tmp_path: Path)
 
 
 USUAL = ("image.sif", "demo.sif", "adapted.sif", "with-plugin.sif", "host.json", "now.json", "job.sh")
-"""What commands write by default, and what is proposed to be written."""
+"""Files that commands write by default, or that proposed commands write."""
 
 
 @pytest.mark.usefixtures("clean_home")
 def test_what_is_proposed_writes_over_nothing_where_each_usual_name_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A hook of all tests (tests/shared/proposals.py) refuses a proposal that would write over a file."""
+    """A hook of all tests (tests/shared/proposals.py) fails on a proposal that would overwrite a file."""
     monkeypatch.chdir(tmp_path)
     fabric_builder.image(tmp_path / "fits")
     fabric_builder.image(tmp_path / "bare", plugin=False)
@@ -129,7 +129,7 @@ def test_what_is_proposed_writes_over_nothing_where_each_usual_name_is_taken(
 
 @pytest.mark.everything
 def test_what_a_log_proposes_of_the_program_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command of lumiimg that only looks: it ends with an answer, not with wrong usage or a fault of its own."""
+    """Each read-only command of lumiimg ends with an answer, not with a usage error or an internal fault."""
     image = fabric_builder.image(tmp_path / "image")
     commands = set()
     for log in LOGS:

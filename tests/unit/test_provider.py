@@ -1,4 +1,4 @@
-"""Which providers libfabric has, and lets through: the model, beside what real builds of libfabric said."""
+"""Which providers libfabric has and allows: the model compared with the output of real builds of libfabric."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LOOK = "Search for providers in specific path"
 FILES = "Optionally any of the dir can be replaced with + followed by the full path to a provider library"
 PLACES = {"given": "/opt/given", "default": "/opt/lf/providers", "loader": "/opt/loader"}
 OLD = [f"{LOOK}.  Path is like dir1:dir2. (default: {PLACES['default']})", "udp"]
-"""Of up to 1.20: `+` is a folder's name, and the list of providers has no cxi."""
+"""Up to 1.20: `+` is a folder name, and the list of providers has no cxi."""
 NEW = [f"{LOOK}. {FILES}. (default: {PLACES['default']})", "udp", "cxi"]
 
 
 def libfabric(root: Path, strings: list[str]) -> None:
-    """Put one with these strings into a root, and a C library under it."""
+    """Put a libfabric with these strings and its C library into a root."""
     c_library(root, 36)
     message = "".join(f'"{text}\\0" ' for text in strings)
     library(root / "opt/lf/libfabric.so.1", source=f'const char said[] = "\\0" {message};')
 
 
 def finds(root: Path, provider_path: str | None = None) -> str | None:
-    """Return where the libfabric of a root has cxi from, with /opt/loader in LD_LIBRARY_PATH."""
+    """Return where the libfabric of a root gets cxi from, with /opt/loader in LD_LIBRARY_PATH."""
     with open_image(root) as image:
         process = Process(image.root, LoaderConfig(library_path=PLACES["loader"]))
         assert not process.start("/opt/lf/libfabric.so.1").errors
@@ -86,7 +86,7 @@ def test_of_a_libfabric_that_says_nothing_of_itself_the_folder_beside_it_is_take
 def test_a_libfabric_without_rocr_does_not_know_gpu_memory(
     source: str, need: str | None, runtime: str | None, lacks: str | None, tmp_path: Path
 ) -> None:
-    """As libfabric 2.5.1 built with --with-rocr, with --enable-rocr-dlopen, and without HSA's headers."""
+    """As in libfabric 2.5.1 built with --with-rocr, with --enable-rocr-dlopen, and without HSA's headers."""
     c_library(tmp_path, 36)
     for name in filter(None, (need, runtime)):
         library(tmp_path / "opt/loader" / name, f"-Wl,-soname,{name}", source="int hsa_init;")
@@ -126,7 +126,7 @@ CONF = [
     ("FI_PROVIDER=tcp", {"FI_PROVIDER": "udp", "FI_PREFER_SYSCONFIG": "True"}, "tcp"),
     ("FI_PREFER_SYSCONFIG=1", {"FI_PROVIDER": "udp"}, "udp"),
 ]
-"""A libfabric.conf, variables, and what FI_PROVIDER is then, as the real 2.1.0 showed by what it listed."""
+"""A libfabric.conf, variables, and the resulting FI_PROVIDER, as shown by what the real 2.1.0 listed."""
 
 
 def test_what_the_file_of_libfabric_sets_counts_where_no_variable_does(tmp_path: Path) -> None:

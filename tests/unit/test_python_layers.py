@@ -1,4 +1,4 @@
-"""What python.sh, which the Python layers share, leaves in an environment: run by bash, with a real pip, without an index."""
+"""What python.sh, which the Python layers share, leaves in an environment: run by bash, with real pip, without an index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     venv: Path, tmp_path: Path, script: str, index: str = "", **wheels: dict[str, tuple[str, tuple[str, ...]]]
 ) -> tuple[int, str]:
-    """Run a script behind python.sh; `index` is pip's, and each other keyword a folder of wheels."""
+    """Run python.sh and then a script; `index` is pip's, and each other keyword is a folder of wheels."""
     for folder, projects in wheels.items():
         (tmp_path / folder).mkdir()
         for name, (version, requires) in projects.items():
@@ -54,7 +54,7 @@ def run(
 
 @pytest.fixture
 def venv(empty: Path, tmp_path: Path) -> Path:
-    """An environment of the test's own."""
+    """An environment for one test."""
     subprocess.run(["cp", "-a", empty, tmp_path / "venv"], check=True)
     return tmp_path / "venv"
 
@@ -109,7 +109,7 @@ INDEX: dict[str, dict[str, tuple[str, ...]]] = {"yolk": {"2.0": ()}}
 
 
 def project(tmp_path: Path, *requires: str) -> None:
-    """A folder that builds the wheel of `snake`, and runs pip for that, as a setup.py may."""
+    """Write a project that builds the wheel of `snake` and runs pip to do so, as a setup.py may."""
     (tmp_path / "snake").mkdir()
     (tmp_path / "snake/pyproject.toml").write_text(
         '[build-system]\nrequires = ["gone"]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -132,7 +132,7 @@ def test_beside_a_lock_no_index_is_asked_and_what_the_lock_lacks_is_named(venv: 
 
 @pytest.mark.skipif(Path("/opt/venv/bin/python").exists(), reason="an environment of the machine is in the way")
 def test_a_plugin_of_jax_whose_libraries_are_missing_fails_its_layer(venv: Path, tmp_path: Path) -> None:
-    """A stand-in for JAX that computes, as the real one does beside a plugin that does not load."""
+    """A stand-in for JAX that still computes, as the real one does if a plugin does not load."""
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "jax").mkdir()
     (site / "jax/__init__.py").write_text(

@@ -1,4 +1,4 @@
-"""Which torch an `import` takes, which RCCL that opens, and what files leave open of it: each kind beside an image that is good."""
+"""Which torch an `import` loads, which RCCL that opens, and what files leave open, each compared with a good image."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OF_TORCH, OF_ROCM = f"/{PACKAGES}/torch/lib/librccl.so", "/opt/rocm/lib/librccl.
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """An image that is good: a torch with an RCCL of its own, a plugin and a libfabric with cxi."""
+    """A good image: a torch with its own RCCL, a plugin and a libfabric with cxi."""
     root = bundled(tmp_path / "image")
     environment(root, PATH="/usr/bin", PYTHONPATH="/opt/src", LD_LIBRARY_PATH="")
     python(root, "usr")
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class Files:
-    """What the files of an image come to."""
+    """The result of a check of the files of an image."""
 
     def __init__(self, root: Path, **variables: str) -> None:
         with open_image(root) as image:
@@ -261,7 +261,7 @@ def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_
     )
 
 
-# -- who else has an RCCL --
+# -- other owners of an RCCL --
 
 
 def for_cpus(root: Path) -> None:
@@ -340,7 +340,7 @@ def test_code_that_is_not_followed_leaves_the_answer_open_and_what_hangs_on_it(r
 
 
 def test_folders_behind_a_line_that_may_fail_are_in_question(root: Path) -> None:
-    """After an exception, Python passes over the rest of a `.pth` file."""
+    """After an exception, Python skips the rest of a `.pth` file."""
     put(root, "opt/other/torch.py", "own = 1")
     put(root, f"{PACKAGES}/own.pth", "import os; 1/0\n/opt/other\n")
     assert f"/{PACKAGES}/own.pth may end with an exception and not add its other folders" in Files(root).only().summary

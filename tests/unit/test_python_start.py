@@ -1,4 +1,4 @@
-"""How a Python of an image starts, and what it imports: beside real ones, in trees that are made by chance."""
+"""How a Python of an image starts, and what it imports: compared with real ones, in random trees."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_python_refuses_the_values_of_variables_that_a_real_one_does(interpret
 
 
 def modelled(tree: Tree) -> tuple[Happened | None, str | None]:
-    """Return (what the model says of a tree, what it leaves open): without the first, its Python does not start."""
+    """Return (prediction for a tree, None if its Python does not start; what the model leaves open)."""
     with open_image(tree.root) as image:
         process = start_process(image.root, tree.program, tree.environment)
         open_ones = (each.what for each in process.questions if not each.what.startswith("sets sys.ran"))
@@ -112,7 +112,7 @@ def modelled(tree: Tree) -> tuple[Happened | None, str | None]:
     marks = {code: re.search(r"\[\((.*), (\d+)\)\]", code.text or "") for code in process.effects}
     ran = [(ast.literal_eval(mark[1]), int(mark[2])) for mark in marks.values() if mark]
     unsure = {code.path for code, effects in process.effects.items() if effects.may_fail}
-    # a mark names its file as it was written, through links perhaps
+    # a mark names the path under which its file was written, perhaps through links
     question = question or next(
         (f"{code.path} may end before" for code in marks if marks[code] and code.path in unsure), None
     )
@@ -132,7 +132,7 @@ def _spec(python: PythonProcess, name: str) -> tuple[str | None, list[str], str,
 
 
 def test_a_build_is_known_by_its_own_strings_and_not_by_its_name(tmp_path: Path) -> None:
-    """Beside it lie the folders of other versions, and its name has none."""
+    """Folders of other versions are beside it, and its name contains no version."""
     for version in ("3.9", "3.14"):
         (tmp_path / f"usr/lib/python{version}").mkdir(parents=True)
     cases = {
@@ -187,7 +187,7 @@ def test_more_lines_than_any_environment_has_are_code_that_is_not_read(
 
 
 def test_the_standard_library_of_a_real_python_lacks_nothing_that_it_imports() -> None:
-    """Which of its modules need no file shows in its binary, and `_ctypes` may be gone where libffi was not there."""
+    """Its binary shows which modules need no file, and `_ctypes` may be absent if it was built without libffi."""
     prefix = Path(sys.base_prefix)
     here = Path(sys.executable).resolve().relative_to(prefix)
     with open_image(prefix) as image:

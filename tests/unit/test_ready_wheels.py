@@ -1,4 +1,4 @@
-"""vLLM as a set of ready wheels with a torch of its own: chosen where it fits, locked whole, and never over another torch."""
+"""vLLM as ready-made wheels with their own torch: chosen if they fit, locked completely, never over another torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("clean_home", "impatient")
 
 
 def vllm(torch: str) -> tuple[str, ...]:
-    """The requirements that upstream's pin_rocm_dependencies.py gives a wheel, and one that everybody has."""
+    """Return the requirements that upstream's pin_rocm_dependencies.py adds to a wheel, and a common one."""
     return (f"torch=={torch}", *(f"{name}=={version}" for name, version in BESIDE.items()), "numba==0.61.2")
 
 

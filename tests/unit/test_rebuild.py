@@ -1,4 +1,4 @@
-"""An image built again from what it says about itself, which may be a lie: nothing of it runs, or is read, out here."""
+"""An image rebuilt from its own record, which may be a lie: nothing of it is run or read outside the container."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def locked(catalogue: Catalogue, *add: str, **changes: Any) -> Lock:
 
 @pytest.fixture
 def lock(catalogue: Catalogue) -> Lock:
-    """A base and a layer without a source."""
+    """The lock of a base and a layer without a source."""
     return locked(catalogue, "b")
 
 
 @pytest.fixture
 def whole(catalogue: Catalogue) -> Lock:
-    """The same, and one with a source."""
+    """The same with another layer that has a source."""
     return locked(catalogue, "b", "c")
 
 
@@ -103,7 +103,7 @@ def locked_image(
     change: Callable[[Any], object] = lambda _: None,
     spoil: Callable[[Path], object] = lambda _: None,
 ) -> Path:
-    """An image that carries a lock and its layers, after somebody has changed either."""
+    """Return an image that contains a lock and its layers, after changes to either."""
     root, record = tmp_path / "root", json.loads(to_record(lock))
     write_folder(root, carried_files(lock), {})
     change(record)
@@ -116,7 +116,7 @@ def read_again(image: Path, scratch: Path, *catalogues: Catalogue) -> Lock:
     return lock_of(plan, [*catalogues, carried], Mirrors({}), "", image)
 
 
-# --- what it carries
+# --- what an image contains
 
 
 def test_an_image_is_read_again_as_it_was_locked_with_layers_of_the_catalogue_or_its_own(
@@ -128,11 +128,11 @@ def test_an_image_is_read_again_as_it_was_locked_with_layers_of_the_catalogue_or
     assert [one.text for one in write_chain(again)] == [one.text for one in write_chain(whole)]
     assert [one.layer.folder.parent for one in again.stack] == [tmp_path / "scratch/0"] * 3
     assert len(outside_catalogue(again, Mirrors({}), carried=tmp_path / "scratch")) == 3
-    # where the catalogue has the same layers, these are taken
+    # if the catalogue has the same layers, these are used
     again = read_again(image, tmp_path / "other", catalogue)
     assert [one.layer.folder.parent for one in again.stack] == [layers] * 3
     assert outside_catalogue(again, Mirrors({}), carried=tmp_path / "other") == []
-    # of one that is another there, that of the image
+    # a layer that differs there is taken from the image
     (layers / "b/post.sh").write_text("true\n")
     again = read_again(image, tmp_path / "third", Catalogue((layers,), ()))
     assert [one.layer.folder.parent == layers for one in again.stack] == [True, False, True]
@@ -144,7 +144,7 @@ def test_an_image_is_read_again_as_it_was_locked_with_layers_of_the_catalogue_or
 def test_a_carried_layer_that_is_another_in_any_file_is_listed_by_its_new_digest(
     tmp_path: Path, whole: Lock, catalogue: Catalogue
 ) -> None:
-    """The stranger changes the record with the file, so that both are of one mind."""
+    """The stranger changes both record and file, so that they agree."""
     names = [path for path in carried_files(whole) if not path.endswith("/c/layer.toml")]
     more = (b"\n", b"# x\n", b"touch /x\n", b'[environment.set]\nX = "y"\n', b"\0", b"\xff", b"x = [", b"files = []\n")
     listed = 0
@@ -366,17 +366,17 @@ def test_the_base_of_an_image_is_given_by_a_person_and_is_the_same(lock: Lock, t
 
 
 class Stand:
-    """A stand-in for a way to build: a base holds the file that the test names, and nothing is run."""
+    """A stand-in for a build strategy: a base contains the file that the test names, and nothing is run."""
 
     suffix = ".sqfs"
 
     def __init__(self) -> None:
         self.content = "one"
         self.files: Path | None = None
-        """What else is in the base."""
+        """Further files of the base."""
         self.built: list[str] = []
         self.found: list[list[str]] = []
-        """What each layer's script found of what an earlier one kept."""
+        """What each layer's script found of what an earlier one stored."""
 
     def base(self, step: LayerBuild, target: Path, _store: object = None) -> None:
         self.built.append(step.definition.name)
@@ -416,7 +416,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, clean_home: Path) -> Stand:
 
 
 def build(lock: Lock, output: Path, cache: Path, stand: Stand, **changes: Any) -> bool:
-    """Build as `lumiimg build` does; whether something was written."""
+    """Build as `lumiimg build` does; return whether an image was written."""
     del stand
     plan = ImageBuild(
         chain=write_chain(lock),
@@ -462,7 +462,7 @@ def test_layers_of_an_image_that_the_catalogue_does_not_have_are_refused_or_list
     assert main([*words, "--trust-lock"]) == ExitCode.GOOD
     noted = capsys.readouterr().err
     assert noted.startswith(f"lumiimg: not from the catalogue, but from {image}: the layer a, as the image carries it")
-    # those that one has are one's own, and nobody else need be trusted
+    # the layers in a user's own folder are trusted already
     assert main([*words[:2], "-o", str(tmp_path / "own.sif"), *words[4:], "--layers", str(layers)]) == ExitCode.GOOD
     assert "catalogue" not in capsys.readouterr().err
     assert (tmp_path / "own.sif").read_bytes() == image.read_bytes()
@@ -502,7 +502,7 @@ def test_an_image_carries_what_it_wants_of_the_machine_and_a_label_that_names_it
             opened.root.stat("/.singularity.d").permissions
             == stand.files.joinpath(".singularity.d").stat().st_mode & 0o777
         )
-    # for a node it is another one: another image of the same layers
+    # for another node, the same layers give another image
     assert build(base_alone(lock), image, cache, stand, node=node, replaces=True)
     with open_image(image) as opened:
         assert opened.description.labels == {"a": "b", "lumiimg.bind-manifest": "/.lumiimg/bind-manifest.json"}
@@ -673,7 +673,7 @@ def test_what_an_image_says_is_shown_or_refused_in_one_line(tmp_path: Path, caps
             assert words or (len(out) < 10_000 and "\x1b" not in out), plan[:99]
 
 
-# -- the options that it was built with, to be proposed again --
+# -- the original options, proposed again --
 
 
 def says(tmp_path: Path, request: Request) -> tuple[str, ...]:

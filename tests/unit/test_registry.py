@@ -1,4 +1,4 @@
-"""A registry read over the loopback: names, tokens, indexes, digests, and a server that misbehaves in every way we know."""
+"""A registry on loopback: names, tokens, indexes, digests, and a server that misbehaves in every way we know."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_name_means_what_docker_takes_it_for() -> None:
         assert parse_reference(meant, NO_MIRRORS) == replace(reference, tag=None if "@" in meant else reference.tag)
     text = f"host.org/{'a' * 246}:{'t' * 128}@{SHA}"
     assert parse_reference(text, NO_MIRRORS).repository == "a" * 246
-    # a tag beside a digest is stored as a note
+    # a tag beside a digest is only informative
     assert parse_reference(f"a:tag@{SHA}", NO_MIRRORS) == ImageReference("docker.io", "library/a", "tag", SHA, False)
 
 
@@ -102,23 +102,23 @@ def test_a_mirror_takes_the_place_of_its_registry() -> None:
 
 
 SILENT = Reply()
-"""Nothing is answered until the test ends."""
+"""No answer until the test ends."""
 ENDLESS = Reply(body=itertools.repeat(b" " * 65536))
 
 
 @dataclass
 class Registry:
-    """What a server says by path, and what it was asked."""
+    """The replies of a server by path, and the requests to it."""
 
     url: str = ""
     replies: dict[str, Reply | list[Reply]] = field(default_factory=dict)
-    """Of a list, one after the other, and the last for ever."""
+    """Replies by path; those of a list in turn, and then always the last one."""
     challenge: str = ""
     token: str = ""
-    """Wanted for all of /v2/, if there is one."""
+    """Required for all of /v2/, if not empty."""
     used: int = 0
     lasts: int = 0
-    """How many requests a token is good for, if not for ever."""
+    """Number of requests for which a token is valid; 0 for no limit."""
     asked: list[Asked] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
@@ -131,7 +131,7 @@ class Registry:
         return self.url.replace("127.0.0.1", "localhost")
 
     def manifest(self, name: str, document: object, media_type: str = IMAGE, **headers: str) -> bytes:
-        """Store a manifest by tag and by digest, and return its bytes."""
+        """Store a manifest by tag and by digest; return its bytes."""
         data = document if isinstance(document, bytes) else json.dumps(document).encode()
         reported = {"Content-Type": media_type, "Docker-Content-Digest": sha256(data), **headers}
         for key in (name, sha256(data)):
@@ -144,7 +144,7 @@ class Registry:
         return data
 
     def image(self, name: str = "tag", platform: Mapping[str, str] = AMD64, **config: object) -> bytes:
-        """Store an image of two layers and its config."""
+        """Store an image with two layers and its config."""
         data = self.blob({**platform, "config": {"Env": ["A=1"], "Labels": {}}, "history": [], **config})
         return self.manifest(name, manifest_of(data))
 
@@ -153,7 +153,7 @@ class Registry:
         return resolve_image(reference, Http())
 
     def authorised(self, shown: str | None) -> bool:
-        """Whether the token is the one of now; used up, another takes its place."""
+        """Return whether the token is the current one; after its last use, a new one replaces it."""
         if not self.token or shown != f"Bearer {self.token}":
             return not self.token
         self.used += 1
@@ -197,7 +197,7 @@ def served(tls: ssl.SSLContext | None) -> Iterator[Registry]:
 
 @pytest.fixture
 def tls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext | None:
-    """What servers speak TLS by, where there is a login: it goes nowhere without."""
+    """The TLS context of servers in tests with a login, which is never sent without TLS."""
     if "login" not in request.fixturenames:
         return None
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))
@@ -218,7 +218,7 @@ def other(tls: ssl.SSLContext | None) -> Iterator[Registry]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody's login or proxy, and no patience."""
+    """No logins, no proxies, and no pauses."""
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr(http, "_CONNECT_S", 5.0)
@@ -269,7 +269,7 @@ def test_an_image_for_another_platform_is_not_taken(server: Registry) -> None:
 
 
 def test_an_index_may_leave_out_of_an_image_what_its_config_says(server: Registry) -> None:
-    """Source: image-spec image-index.md, where `platform` is optional."""
+    """`platform` is optional (image-spec image-index.md)."""
     manifest = server.image()
     server.manifest("tag", index_of(descriptor(IMAGE, manifest)), INDEX)
     assert server.resolve().digest == sha256(manifest)
@@ -345,7 +345,7 @@ def test_a_token_is_not_asked_for_just_anywhere(server: Registry) -> None:
 
 
 class Answering(Http):
-    """A stand-in for the network: one answer to all."""
+    """A stand-in for the network with the same answer to all requests."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__()
@@ -370,7 +370,7 @@ def test_docker_hub_is_asked_where_it_answers_and_a_registry_with_tls_sends_nobo
 
 
 ME = f"Basic {base64.b64encode(b'me:hunter2').decode()}"
-"""What the login below looks like on the wire."""
+"""The login below, as sent over the network."""
 
 
 @pytest.fixture
@@ -383,7 +383,7 @@ def login(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("login")
 @pytest.mark.threat
 def test_the_login_of_the_registry_goes_to_the_registry_and_its_realm_alone(server: Registry, other: Registry) -> None:
-    """Not the login that there is for the host of the realm: the token that it buys is shown to the registry."""
+    """Not the login for the realm's own host, as the token obtained with it is sent to the registry."""
     server.image()
     other.replies["/token"] = Reply(body=json.dumps({"token": TOKEN}).encode())
     guarded(server, f"{other.by_another_name}/token")
@@ -432,7 +432,7 @@ BLOBS = (b"lower" * 2000, b"upper" * 3000)
 
 
 def filled(server: Registry) -> None:
-    """Store an image whose layers can be had."""
+    """Store an image whose layers can be downloaded."""
     layers = [descriptor(LAYER, server.blob(data)) for data in BLOBS]
     server.manifest("tag", manifest_of(server.blob({**AMD64}), layers=layers))
 
@@ -442,7 +442,7 @@ def blob_path(data: bytes) -> str:
 
 
 def cut(data: bytes, *after: int) -> list[Reply]:
-    """Return answers that break off, and then a whole one."""
+    """Return answers that are cut off, and then a complete one."""
     return [*(Reply(body=data[:size], length=len(data)) for size in after), Reply(body=data)]
 
 
@@ -453,7 +453,7 @@ def pull(server: Registry, cache: Path, base: str = "docker://registry.test/a/b:
 
 
 def is_intact(image: Path) -> bool:
-    """Whether every blob of a layout is there, and is what its name says, and nothing else is left beside it."""
+    """Return whether every blob of a layout exists and matches its name, and nothing else is left beside it."""
     files = list((image / "blobs" / "sha256").iterdir())
     assert [path.name for path in image.parent.iterdir()] == [image.name]
     assert all(sha256(path.read_bytes()) == f"sha256:{path.name}" for path in files)
@@ -492,7 +492,7 @@ def test_the_next_run_fetches_only_what_is_missing_of_an_image(
 
 @pytest.mark.threat
 def test_nothing_is_larger_than_the_manifest_says(server: Registry, tmp_path: Path) -> None:
-    """By that the room is judged before anything comes."""
+    """The manifest decides whether there is enough space before the download."""
     filled(server)
     manifest = json.loads(server.resolve().body)
     manifest["layers"][0]["size"] -= 1

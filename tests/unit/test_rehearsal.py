@@ -1,4 +1,4 @@
-"""What `make rehearse` compiles of a source, and how it gets the headers for it."""
+"""What `make rehearse` compiles from a source, and how it gets the headers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALLS = "#include <torch/tensor.h>\nint of(const torch::Tensor& one) { return on
 
 
 class Ranges(http.server.BaseHTTPRequestHandler):
-    """Serves one wheel by ranges of bytes, and notes how many bytes it gave."""
+    """Serves one wheel by byte ranges, and records the number of bytes sent."""
 
     wheel: ClassVar[bytes]
     gave: ClassVar[int]

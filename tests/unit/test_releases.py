@@ -1,4 +1,4 @@
-"""Releases that no row has: read from a package index, derived, or not there; on loopback, with what the real ones say."""
+"""Releases without a row: read from a package index on loopback with real metadata, derived, or not found."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ pytestmark = pytest.mark.usefixtures("clean_home", "older_rows", "one_day")
 
 @pytest.fixture
 def one_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that go on past midnight have one day."""
+    """A fixed date, in case tests run past midnight."""
     monkeypatch.setattr(unlisted, "today", lambda: TODAY)
 
 
 @pytest.fixture(scope="module")
 def older_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped layers without the rows of what the index of these tests has: they are about releases without one."""
+    """The shipped layers without rows for the releases in the index of these tests, which are about missing rows."""
     folder = tmp_path_factory.mktemp("older")
     for layer in (file.parent for file in shipped_layers().glob("*/layer.toml")):
         if (newest := OLDER.get(layer.name)) is None:
@@ -91,7 +91,7 @@ def index() -> Iterator[ReleaseIndex]:
 def explained(
     capsys: pytest.CaptureFixture[str], request: str, index: ReleaseIndex | None, *more: str
 ) -> tuple[int, dict[str, Any]]:
-    """Return the exit code and what is printed of a request on a base for no machine; without an index there is no server."""
+    """Return the exit code and output for a request without a machine; without an index, there is no server."""
     base, *add = request.split()
     mirror = index.url if index else "http://127.0.0.1:1/simple"
     words = ["explain", "--base", base, *(word for name in add for word in ("--add", name))]
@@ -127,7 +127,7 @@ def test_every_real_release_of_vllm_is_read_and_is_a_doubt_or_refused_if_made_fo
 
 
 def rows_of(layer: str, version: str, index: ReleaseIndex) -> tuple[Release, ...]:
-    """Return what is read of a version in an index."""
+    """Return the rows that are read for a version from an index."""
     entry, web = open_catalogue({}).layer(layer), Http()
     assert entry.unlisted is not None
     return read_releases(entry, Version(version), read_pages(entry.unlisted, index.url, web), web)
@@ -147,7 +147,7 @@ def test_a_jax_is_read_from_the_metadata_beside_its_plugins(
         assert rows[0].wheels == tuple(f"{name}==0.12.0" for name in names)
         assert rows[0].date == (None if index.is_html else dt.date(2026, 10, 19))
     assert not any(path.endswith(".whl") for path in index.asked), "no wheel is fetched for it"
-    # a plugin that does not say its ROCm, and a later build of a release
+    # a plugin that does not name its ROCm, and a later build of a release
     _, answer = explained(capsys, "rocm-7.2.4 jax==0.11.0", index)
     assert "it does not say which rocm it is made for" in doubt_of(answer, "jax")
     _, answer = explained(capsys, "rocm-7.2.4 jax==0.9.2", index)
@@ -186,8 +186,8 @@ def test_without_a_network_it_is_derived_from_the_nearest_row_and_that_is_report
         assert "what it requires could not be read" in doubt
         assert "it is planned like 0.12.0" in doubt
         assert "made for rocm==6.4.*, and the image has rocm 7.2.4" in doubt
-        assert answer["torch"] == "2.11.0+rocm7.2"  # what each vLLM requires is required of this one
-    # of a newer row its Python is not required
+        assert answer["torch"] == "2.11.0+rocm7.2"  # the requirements of every vLLM also apply to this one
+    # the Python of a newer row is not required
     code, answer = explained(capsys, "rocm-6.2.4 pytorch transformers==5.20.2", None)
     assert (code, answer["layers"][-1]["status"]) == (0, "derived")
     assert "made for python>=3.11, and the image has python 3.10" in doubt_of(answer, "transformers")
@@ -237,7 +237,7 @@ def test_an_index_that_answers_nonsense_is_a_reason_in_one_line_and_the_tables_s
 def locked_jax(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, list[str]]:
-    """Lock a JAX that was read; return the lock, and the words of a plan of it, in a cache that has nothing of the index."""
+    """Lock a JAX that was read; return the lock, and the options of its plan with a cache without the index's data."""
     pins = {"jax": "0.12.0", "jaxlib": "0.12.0", "jax-rocm7-plugin": "0.12.0", "jax-rocm7-pjrt": "0.12.0"}
     path = home / "jax.lock"
     read = rows_of("jax", "0.12.0", index)
@@ -270,7 +270,7 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
     body = path.read_text()
     (row,) = [one["row"] for one in tomllib.loads(body)["layer"]]
     assert (row["read"], row["expects"], row["wheels"][2]) == (TODAY, ["rocm==7.14.*"], "jax-rocm7-plugin==0.12.0")
-    # a row that is not one that was read is refused
+    # a row that was not read is refused
     for old, new, expected in (
         ('wheels = [\n    "jax==0.12.0",', 'wheels = [\n    "jax",', "a distribution in one version, such as"),
         ("wheels = [", 'wheels = [\n    "egg==1.0",', "the Python package egg==1.0 of jax is missing"),
@@ -279,7 +279,7 @@ def test_a_lock_holds_what_was_read_and_is_read_back_without_the_cache_and_the_i
         path.write_bytes(signed(body.replace(old, new, 1).encode()))
         assert main(plan) == 2
         assert expected in capsys.readouterr().err
-    # an index that only the row of a lock names is not the catalogue's
+    # an index that only the row of a lock names does not belong to the catalogue
     body = re.sub(r'http://[^"]*/jax-0', "https://evil.test/jax-0", body)
     body = body.replace('source = "jax_', 'indexes = ["https://evil.test/simple"]\nsource = "jax_', 1)
     path.write_bytes(signed(body.encode()))
@@ -337,7 +337,7 @@ def test_a_torch_is_read_from_the_local_versions_of_its_index_with_what_belongs_
     assert row.has == {"torch": "2.12.0+rocm7.2", "torch-rocm": "7.2", "rccl": "2.27.7"}  # that of the row for 7.2
     assert row.doubts == ("no torchaudio requires exactly this torch, so the newest is used",)
     assert explained(capsys, "rocm-6.4.4 pytorch==2.12.0", index, *mirror)[0] == 1
-    # a vLLM gets the torch that it is made for
+    # a vLLM gets the torch that it was built for
     index.is_html = False
     assert explained(capsys, "rocm-7.2.4 vllm==0.33.0", index, *mirror)[0] == ExitCode.NO  # made for ROCm 7.14
     _, answer = explained(capsys, "rocm-7.14.0 vllm==0.33.0", index, *mirror)
@@ -350,7 +350,7 @@ def test_a_torch_is_read_from_the_local_versions_of_its_index_with_what_belongs_
 def test_what_is_proposed_in_place_of_a_version_that_is_not_there_works(
     index: ReleaseIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pasted as it stands, it has the layers that were judged; the refusal names the nearest that the index has."""
+    """Pasted as it is, it gives the layers that were judged; the refusal names the nearest version in the index."""
     asked_for = ["vllm==0.99", "vllm==0.33.0.1", "vllm==0.25.7", "jax==0.9.99", "vllm>=1.0"]
     for base, asked in sampled(itertools.product(["rocm-7.2.4", "rocm-6.2.4", "rocm-6.4.4"], asked_for), 6):
         code, answer = explained(capsys, f"{base} {asked}", index)

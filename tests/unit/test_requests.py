@@ -1,4 +1,4 @@
-"""What people ask for in odd ways, and files that are not theirs to lose: each one clear answer, nothing replaced."""
+"""Odd requests, and files that must not be lost: each gets one clear answer, and nothing is replaced."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def image(tmp_path: Path) -> Path:
 
 
 def answer(words: list[str], capsys: Capture) -> tuple[int, str]:
-    """Exit code, and all that was printed."""
+    """Return the exit code and all output."""
     code = main(words)
     out, err = capsys.readouterr()
     return code, out + err
 
 
-# which bases, which versions
+# bases and versions
 
 
 def test_layers_alone_are_answered_with_the_bases_that_take_them(capsys: Capture) -> None:
@@ -178,7 +178,7 @@ def test_one_odd_file_of_the_user_does_not_stop_the_list(capsys: Capture, monkey
     assert "a number of more than 1000 characters" in re.sub(r"\s+", " ", broken)
 
 
-# what must not be lost, and what must not be written
+# what must not be lost or written
 
 
 @pytest.mark.threat
@@ -249,7 +249,7 @@ def test_a_recipe_is_changed_by_options_next_to_it_and_the_options_stay_as_they_
 
 
 def test_a_request_is_read_back_from_the_options_that_it_is_written_as(tmp_path: Path) -> None:
-    """A command that is proposed is planned from its words, as one that is typed."""
+    """A proposed command is planned from its arguments, like a typed one."""
     (tmp_path / "a b.txt").write_text("einops==0.8.1\n")
     own = read_own([str(tmp_path / "a b.txt")], ["pip:rich>=14"], replaced=["numpy==2.1.0"])
     values: dict[str, tuple[object, object]] = {

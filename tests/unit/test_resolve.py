@@ -39,7 +39,7 @@ def catalogue(layers: Path, make_layer: MakeLayer) -> Catalogue:
 
 
 def locked_source(catalogue: Catalogue, given: str | None = None, **fields: Any) -> LockedSource:
-    """The archive of the plugin, where it is given from somewhere, or not."""
+    """Return the locked archive of the plugin, with or without a given file or address."""
     (source,) = (
         locked(catalogue, "base", "plugin", sources={"plugin": given} if given else {}, **fields).layers[0].sources
     )
@@ -49,12 +49,12 @@ def locked_source(catalogue: Catalogue, given: str | None = None, **fields: Any)
 def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
     catalogue: Catalogue, layers: Path, tmp_path: Path
 ) -> None:
-    """What is locked holds elsewhere too; a mirror is for the download."""
+    """The lock is valid elsewhere, too; a mirror only affects the download."""
     source = locked_source(catalogue)
     assert (source.location, source.sha256) == ("https://host.test/v1.0.tar.gz", DIGEST)
     assert source.file == "plugin-1.0.tar.gz"
     assert Mirrors({"https://host.test": "http://near/x"}).rewrite(source.location) == "http://near/x/v1.0.tar.gz"
-    # a file of one's own has its own digest, but one that calls itself the release must be it
+    # a user's file has its own digest, but one that claims to be the release must be the release
     mine = tmp_path / "my plugin; $(rm).tar.gz"
     mine.write_bytes(b"something else\n")
     source = locked_source(catalogue, str(mine))
@@ -70,7 +70,7 @@ def test_a_source_is_locked_at_its_digest_wherever_it_is_taken_from(
             locked_source(catalogue, str(file))
         assert f"#sha256={OTHER}" in str(caught.value), "the way to mean it is shown"
         assert locked_source(catalogue, f"{file}#sha256={OTHER}").sha256 == OTHER
-    # what nobody knows the digest of is resolved at the first download
+    # a source without a known digest is resolved at the first download
     found = locked(catalogue, "base", "plugin", arguments={"plugin.VERSION": "2.0"})
     assert found.layers[0].sources[0].sha256 is None
     assert [line for line in found.missing_digests if "2.0" in line]
@@ -250,7 +250,7 @@ _LIST = ("x", "librccl-net-x.so", "y", "librccl-net-y.so")
 
 
 def test_what_nccl_net_plugin_makes_of_the_files_name() -> None:
-    """As src/net.cc, src/plugin/net.cc and src/plugin/plugin_open.cc of each version have it."""
+    """As in src/net.cc, src/plugin/net.cc and src/plugin/plugin_open.cc of each version."""
     many = ",".join(f"/{number}" for number in range(20))
     rows: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("2.20.5", "x,y", ("librccl-net-x,y.so",)),
@@ -312,7 +312,7 @@ def test_what_no_release_of_a_layer_finds_is_one_refusal_that_names_all_needs_an
 
 
 def test_no_layer_is_brought_in_for_what_only_its_releases_have(layers: Path) -> None:
-    """RCCL is in torch's wheels: a plugin on an image without RCCL is refused for that, and torch is not put in."""
+    """RCCL is in torch's wheels: a plugin on an image without RCCL is refused, and torch is not added."""
     torch = f'{LAYER}[[release]]\nversion = "2.9.1"\nhas = {{ rccl = "2.26.6" }}\nsource = "the tests"\n'
     catalogue = catalogue_of(layers, box=BASE, torch=torch, plugin=f'{LAYER}requires = ["rccl"]\n')
     (rule,) = decide(Request("box", ("plugin",)), PlanContext(catalogue)).rules

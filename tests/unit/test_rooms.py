@@ -1,4 +1,4 @@
-"""Rooms stay in order: a room imports only from rooms below it, and only the gate starts child processes."""
+"""The order of rooms: a room imports only from rooms below it, and only the gate starts child processes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ FLOORS: list[set[str]] = [
     {"cli"},
 ]
 FACES = {"elf": (), "gpu": (), "image": ("sif", "squashfs.format", "compare", "oci.layers", "oci.tar"), "joblog": ()}
-"""Rooms of which others know nothing but the names in `__all__` of `__init__.py`, and these modules as a whole."""
+"""Rooms of which others may use only the names in `__all__` of `__init__.py`, and these modules as a whole."""
 
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Return all of a module's syntax, the module itself first; each file is parsed once."""
+    """Return all syntax nodes of a module, the module first; each file is parsed once."""
     return tuple(ast.walk(ast.parse(path.read_text())))
 
 
@@ -155,11 +155,11 @@ READ_DIRECTLY = {
     "joblog/files.py:_opened": "a pipe that the user named, as a log",
     "resolve/source_archive.py:read_texts": "an answer of a server",
 }
-"""Who opens files by other means than lumiimg/core/files.py, which takes nothing but regular files, and why."""
+"""Modules that open files without lumiimg/core/files.py, which accepts only regular files, and why."""
 
 
 def _reads_directly(call: ast.Call) -> bool:
-    """Whether a call opens a file for reading, which somebody may have made a pipe, a device or without end."""
+    """Return whether a call opens a file for reading that might be a pipe, a device or endless."""
     text, name = ast.unparse(call), ast.unparse(call.func)
     if re.search(
         r"/proc/|os\.devnull|\bfiles\(|O_PATH|O_DIRECTORY|O_WRONLY", text

@@ -1,4 +1,4 @@
-"""The compatibility rules by themselves: what each says of a stack and a site, number by number."""
+"""The compatibility rules in isolation: what each says about a stack and a site, number by number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHER_VENDOR = replace(LUMI, arch=None, vendor="NVIDIA")
 
 
 def stack_of(*layers: Chosen, **versions: str | None) -> Stack:
-    """A stack of components by their versions; `_` stands for `-`."""
+    """Return a stack of components with these versions; `_` stands for `-`."""
     return Stack(
         {name.replace("_", "-"): OfferedComponent(version, "base") for name, version in versions.items()}, layers
     )
@@ -65,7 +65,7 @@ def id_and_outcome(result: RuleResult | None) -> tuple[str, str] | None:
 
 def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough() -> None:
     for glibc, site, asked, fabric, outcome in (
-        # the newest that the host's libraries ask for is 2.38
+        # the newest version that the host's libraries need is 2.38
         ("2.38", LUMI, None, Fabric.HOST, "ok"),
         ("2.39", LUMI, None, Fabric.HOST, "ok"),
         ("2.37", LUMI, None, Fabric.BUNDLED, "ok"),
@@ -76,7 +76,7 @@ def test_the_hosts_fabric_is_taken_only_where_the_c_library_is_new_enough() -> N
         ("2.38", LUMI, Fabric.BUNDLED, Fabric.BUNDLED, "ok"),
         ("2.31", LUMI, Fabric.BUNDLED, Fabric.BUNDLED, "ok"),
         (None, LUMI, Fabric.BUNDLED, Fabric.BUNDLED, "ok"),
-        # what is not known is never a host fabric
+        # an unknown version never gives a host fabric
         (None, LUMI, None, Fabric.BUNDLED, "unknown"),
         (None, LUMI, Fabric.HOST, Fabric.HOST, "refused"),
         ("?", LUMI, None, Fabric.BUNDLED, "unknown"),
@@ -122,7 +122,7 @@ def test_the_driver_of_the_nodes_serves_each_rocm_of_the_image_or_not() -> None:
         (LUMI, {"rocm": "7.14"}, ["unknown"]),  # announced, and updates move a window up
         (LUMI, {"rocm": None}, ["unknown"]),
         (LUMI, {"glibc": "2.39"}, []),
-        # torch's wheel has a ROCm of its own; what is true of both is reported once
+        # torch's wheel has its own ROCm; what applies to both is reported once
         (SURE, {"rocm": "6.4", "torch_rocm": "6.3"}, ["ok"]),
         (SURE, {"rocm": "6.4", "torch_rocm": "7.2"}, ["ok", "refused"]),
         (SURE, {"torch_rocm": "7.2"}, ["refused"]),
@@ -182,7 +182,7 @@ def test_a_bundled_fabric_is_of_the_hosts_release_and_has_cxi() -> None:
         (Fabric.BUNDLED, {"libfabric": "1.20.1", "slingshot": "12.0"}, LUMI, "refused"),
         (Fabric.BUNDLED, {"libfabric": "1.21", "slingshot": "12.0"}, LUMI, "ok"),
         (Fabric.BUNDLED, {"libfabric": "2.1", "slingshot": "12.0"}, LUMI, "ok"),
-        # a version that cannot be read is not new enough nor too old
+        # an unreadable version is neither new enough nor too old
         (Fabric.BUNDLED, {"libfabric": "main", "slingshot": "12.0"}, LUMI, "ok"),
         (Fabric.BUNDLED, {"slingshot": "12.0"}, LUMI, "ok"),
         (Fabric.BUNDLED, {"libfabric": "2.1", "slingshot": "13.0"}, LUMI, "warning"),
@@ -258,13 +258,13 @@ def test_what_is_compiled_is_for_the_gpus_of_the_site() -> None:
     assert result.have == "vllm, apex for gfx942", "in one line"
 
 
-# -- what the driver of a machine serves: facts have a date and a rank, and one that is contradicted makes a doubt --
+# -- what the driver of a machine serves: facts have a date and a rank, and a contradiction causes doubt --
 
 KERNEL = "6.4.0-150600.23.73_15.0.14-cray_shasta_c"
 
 
 def judged(rocm: str, **node: str) -> RuleResult:
-    """Judge a release of ROCm on LUMI, or on a node of it that was seen."""
+    """Judge a release of ROCm on LUMI, or on a node of LUMI with a snapshot."""
     site = LUMI
     if node:
         day = dt.date.fromisoformat(node.pop("taken")[:10]) if "taken" in node else None
@@ -310,7 +310,7 @@ def test_what_was_seen_on_a_node_counts_more_than_the_facts_of_the_site() -> Non
 
 
 def test_only_what_was_seen_on_a_node_refuses_a_newer_rocm() -> None:
-    """What a site published of its driver may be of any age, and updates move a window up; a snapshot says what it saw."""
+    """What a site published about its driver may be old, and updates move the window up; a snapshot is what was seen."""
     assert LUMI.driver is not None
     for rank in Rank:
         site = replace(LUMI, driver=replace(LUMI.driver, rank=rank, evidence=()))
@@ -332,7 +332,7 @@ def test_whoever_gives_a_snapshot_of_any_age_is_not_sent_for_one() -> None:
             assert "host scan" not in result.because
             assert "a snapshot" not in result.because
             assert taken in f"{result.because} {result.source}"
-    # one of a login node, which has no GPU
+    # a snapshot of a login node, which has no GPU
     for rocm in ("7.2.4", "10.1"):
         seen = judged(rocm, gpu_driver=cast("str", None), kernel=KERNEL, taken="2026-11-20")
         assert seen.because.endswith(": a snapshot that shows the driver decides")
@@ -341,7 +341,7 @@ def test_whoever_gives_a_snapshot_of_any_age_is_not_sent_for_one() -> None:
 def test_the_driver_that_was_seen_counts_where_no_site_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By every command that judges an image against a snapshot, as where `--site generic` says that there is none."""
+    """In every command that judges an image with a snapshot, as with `--site generic`."""
     image = fabric_builder.bundled(tmp_path / "image")
     info = image / "opt/rocm/.info"
     info.mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""Whatever `--json` prints is of a schema that is shipped, with its units, and closed: no key comes unannounced.
+"""All `--json` output matches a shipped schema, which names units and is closed: no key is undocumented.
 
-All other tests compare what they print with the schemas as well (tests/shared/validation.py). Here each kind is printed at
-least once, without an engine: where only an engine could make the result, the printer gets one that a test made_sif.
+All other tests compare their output with the schemas, too (tests/shared/validation.py). Here each kind is printed at
+least once, without an engine: if only an engine could produce a result, the printer gets an artificial one.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ if TYPE_CHECKING:
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OPEN = {("show-image", "sbom")}
-"""Objects that may hold anything: what an image says of itself is anybody's."""
+"""Objects that may contain anything, as they come from an image."""
 ENGINE = Engine(Path("/x/apptainer"), EngineKind.APPTAINER, "1.4.5", frozenset())
 KEY = "0" * 64
 
 
 class Place:
-    """A folder with what the commands are asked about."""
+    """A folder with the files that the commands need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -162,7 +162,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "signatures": ("log", "--signatures"),
     "trial-plan": ("trial", "run", "NEW", "IMAGE", "--site", "lumi"),
 }
-"""What prints a kind as its user would have it."""
+"""Command lines that print a kind as users would."""
 _STARTUP = ImportCost("/p", ImportSource.VENV, "/p/t.py", "1.0", "3.11.2", Counts(opens=95), None, "it is set-user-id")
 
 
@@ -207,7 +207,7 @@ PRINTED: dict[str, Callable[[Place], object]] = {
         "why", CacheLookup(("torch",), None, at.entry, (Difference("definition", ("-a", "+b")),))
     ),
 }
-"""What prints a kind from what a test made_sif: only an engine, Slurm or a network would have it for real."""
+"""Functions that print a kind from an artificial result; a real one needs an engine, Slurm or a network."""
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_what_is_printed_is_of_its_schema_and_a_key_that_it_does_not_name_is_a_f
 
 
 def parts(schema: object, *above: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield each part of a schema that says something of a value, with the keys that lead to it."""
+    """Yield each part of a schema that describes a value, with the keys that lead to it."""
     if not isinstance(schema, dict):
         return
     yield above, schema

@@ -1,4 +1,4 @@
-"""An answer has room on a terminal of 24 lines of 80 columns, what counts most first; --verbose has the rest, and one line says so."""
+"""An answer fits a terminal of 24 lines of 80 columns, most important first; --verbose has the rest, as one line says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def too_wide(text: str, columns: int = 80) -> list[str]:
 
 
 def rows(text: str) -> int:
-    """Return how many lines of a terminal of 80 columns a text takes."""
+    """Return the number of lines of a text on a terminal of 80 columns."""
     return sum(-(-len(line) // 80) or 1 for line in text.splitlines())
 
 
@@ -58,7 +58,7 @@ def printed(argv: list[str], capsys: Capture) -> str:
 
 
 def held_to_a_screen(words: list[str], capsys: Capture) -> str:
-    """Return what a command prints, which must have room on a screen with a line for the site that was taken and one for the prompt."""
+    """Return the output of a command; assert that it fits a screen with a line for the site and one for the prompt."""
     text = printed(words, capsys)
     if words[0] == "trial":
         shutil.rmtree("trial")
@@ -75,7 +75,7 @@ def held_to_a_screen(words: list[str], capsys: Capture) -> str:
 
 @pytest.fixture
 def place(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with images that fit its node and that do not, and snapshots: stand-ins of tests/shared/fabric_builder.py."""
+    """The current folder, with snapshots, and with images that fit the node or not (tests/shared/fabric_builder.py)."""
     del clean_home
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,5 @@
-"""What goes out passes one gate: secrets of many kinds, in every place of what is printed, and behind every option of
-every command; and what is no secret stays as it is.
+"""All output passes one gate, which removes secrets of many kinds in every place of what is printed, and after every
+option of every command; what is not a secret is unchanged.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PUBLIC = (
 
 
 def document_of(text: str) -> Document:
-    """Return a document with a text in each place of it; beside one that is public, in one line, is another word."""
+    """Return a document with a text in each of its places; a public text has another word beside it in its line."""
     word = text if leaked(text) else "word"
     texts = (text,)
     item = Item(Severity.PROBLEM, text, word, texts, texts, texts, (word, text), texts, (Remedy(text),), source=text)
@@ -81,7 +81,7 @@ def document_of(text: str) -> Document:
 
 
 def places(text: str, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str, str]]:
-    """Yield each place where a text can go out, and what came out of it."""
+    """Yield each place where a text can be output, and the output."""
     for error in (LumiimgError(text), BadInputError("x", where=text), LumiimgError("x", hint=text)):
         yield "error", str(error)
     document = document_of(text)
@@ -129,7 +129,7 @@ def test_a_token_of_every_shape_is_found_through_the_quick_look(mark: str, data:
 
 @pytest.mark.threat
 def test_a_value_of_every_name_of_a_secret_is_found_through_the_quick_look() -> None:
-    """The names are the words of the patterns and all pairs of them."""
+    """The names are the words in the patterns and all pairs of them."""
     patterns = (redaction._WORD, redaction._SHORT, redaction._VARIABLE)
     words = {word.upper() for pattern in patterns for word in re.findall("[A-Za-z]{2,}", pattern)} | {"X", "X1"}
     names = {*words, *(f"{first}{mark}{last}" for first in words for last in words for mark in ("", "_"))}
@@ -178,11 +178,11 @@ def test_nothing_of_the_catalogue_is_taken_for_a_secret(capsys: pytest.CaptureFi
             assert HIDDEN not in "".join(capsys.readouterr()), (words, more)
 
 
-# ---- behind every option of every command
+# ---- after every option of every command
 
 
 def words_of_commands(word: str) -> Iterator[list[str]]:
-    """Yield each command with the word in each place that takes one."""
+    """Yield each command with the word in each place that accepts one."""
 
     def walk(parser: argparse.ArgumentParser, before: list[str]) -> Iterator[list[str]]:
         actions = parser._actions
@@ -217,7 +217,7 @@ WORDS_WITH_A_SECRET = (
 def test_no_command_repeats_a_secret_in_any_of_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each place of each command has one of the words, as text or as JSON; in `make test-all` all of them, both ways."""
+    """Each place of each command gets one of the words, as text or JSON; in `make test-all` all words, in both forms."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -285,7 +285,7 @@ def test_a_lock_with_a_secret_in_it_is_not_written(
         assert lock.exists() == (code is ExitCode.GOOD)
 
 
-# ---- nobody goes round it
+# ---- no output bypasses the gate
 
 AS_IT_IS = {
     "cli/bind.py": "binds and variables, to be evaluated",
@@ -294,9 +294,9 @@ AS_IT_IS = {
     "cli/job.py": "the script, which says what its user said",
     "cli/schema.py": "our own words",
 }
-"""Results that other programs read: they are the same on standard output and in a file."""
+"""Results that other programs read: they must be the same on standard output as in a file."""
 GATED = ("one_safe_line(", "json_text(", "count(", "error", "a constant", "ground.no_headers")
-"""What the gate returns, numbers, and errors, whose text has passed it."""
+"""What the gate returns, numbers, and errors, whose text has passed the gate."""
 OWN = ("texts", "self.prog", "answered", "nodes")
 
 

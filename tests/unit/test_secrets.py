@@ -1,4 +1,4 @@
-"""A user's secrets, each where people have them, and all that lumiimg writes and prints without an engine: none is in it."""
+"""A user's secrets, in all usual places: none appears in anything that lumiimg writes or prints without an engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = "n1:1:1 [0] NCCL INFO NET/Plugin: Could not find: librccl-net.so.\nn1:1:1 
 
 
 class Canaries:
-    """Words that are nowhere else."""
+    """Words that occur nowhere else."""
 
     def __init__(self) -> None:
         self.words: dict[str, str] = {}
@@ -45,7 +45,7 @@ class Canaries:
 
 @pytest.fixture
 def canaries(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
-    """Secrets in the environment and in the home, as people have them."""
+    """Secrets in the environment and in the home, in their usual places."""
     canary = Canaries()
     for name in ("HF_TOKEN", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PMI_SHARED_SECRET", "SLURM_JWT"):
         monkeypatch.setenv(name, canary(name))

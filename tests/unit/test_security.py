@@ -1,4 +1,4 @@
-"""The promises of docs/security.md: that each has its tests, and those that nothing else tests."""
+"""The promises of docs/security.md: each has its tests, and here are those that are tested nowhere else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_sparse_file_of_an_image_costs_no_time_and_no_memory_and_a_pipe_is_not
         os.truncate(image / name, 3 << 30)  # which a process of more memory could read
     for name in (".singularity.d/env/91-environment.sh", "opt/rocm/lib/libamdhip64.so.6"):
         os.mkfifo(image / name)
-    # in a process of its own, whose memory is bounded
+    # in a separate process with limited memory
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
         "from lumiimg.cli.main import main; sys.exit(main(['check', sys.argv[1], '--level', 'static']))"
@@ -233,7 +233,7 @@ def test_no_link_that_a_neighbour_has_laid_is_written_through(tmp_path: Path, mo
     precious = tmp_path / "precious"
     precious.write_text("mine")
     target = tmp_path / "result.txt"
-    # under every name that could be foretold
+    # under every predictable name
     for name in (f".result.txt.{os.getpid()}", ".result.txt.0000000000000000", f".result.txt.{os.getpid()}.tmp"):
         (tmp_path / name).symlink_to(precious)
     write_text(target, "text")
@@ -328,7 +328,7 @@ def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_r
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])
 @pytest.mark.threat
 def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None:
-    """What has its name already is used by none: a job makes one that was not there."""
+    """An existing folder of that name is not used: a job makes a new one."""
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "nccl").mkdir(parents=True)
     folder = tmp_path / "lumiimg-7"
@@ -347,7 +347,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
     assert [path.name for path in made.rglob("*")] == ["nccl"]
     assert {stat.S_IMODE(path.stat().st_mode) & 0o022 for path in (made, made / "nccl")} == {0}
     assert not [*(elsewhere / "nccl").iterdir()]
-    # where somebody makes the new one meanwhile, or a link that leads nowhere, the job ends
+    # if somebody creates the new one meanwhile, or a dangling link, the job ends
     shutil.rmtree(folder, ignore_errors=True) if kind != "link" else folder.unlink()
     folder.symlink_to(tmp_path / "nowhere")
     done = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -359,7 +359,7 @@ def test_the_folder_of_a_job_is_the_users_own(tmp_path: Path, kind: str) -> None
 
 @pytest.fixture
 def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with programs and modules that somebody has put there."""
+    """The current folder, with programs and modules planted by somebody."""
     folder = tmp_path / "unpacked"
     (folder / "lumiimg" / "build").mkdir(parents=True)
     for module in ("pip", "json", "tarfile", "lumiimg/__init__", "lumiimg/build/__init__", "lumiimg/build/inside"):

@@ -1,5 +1,5 @@
-"""Text of others in what is printed: every report, with every text in it made hostile, stays on its lines and spells
-out what a terminal would obey.
+"""Foreign text in output: every report with hostile text in every place keeps its lines, and escapes what a terminal
+would obey.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ n1:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1 - Init START
 
 
 CHECKED = {"name", "status", "id", "agent", "have", "sentence", "version", "full_name", "sha256"}
-"""Fields whose text is ours, or was compared with a pattern when it was read (catalog.layers.NAME, an id of a table)."""
+"""Fields whose text is ours, or matched a pattern when it was read (catalog.layers.NAME, an id of a table)."""
 
 
 def poisoned(value: Any, behind: str, depth: int = 0) -> Any:
-    """A value with words behind every text in it that is not one of a closed set."""
+    """Return a value with words appended to every text in it that is not from a closed set."""
     if depth > 12 or isinstance(value, (enum.Enum, bool, int, float, bytes)) or value is None:
         return value
     if isinstance(value, Remedy):
@@ -66,7 +66,7 @@ def poisoned(value: Any, behind: str, depth: int = 0) -> Any:
         for field in dataclasses.fields(value):
             if field.init and (field.name not in CHECKED or isinstance(value, Document)):
                 changes[field.name] = poisoned(getattr(value, field.name), behind, depth + 1)
-        with contextlib.suppress(Exception):  # one that checks itself stays as it is
+        with contextlib.suppress(Exception):  # a value that validates itself is left unchanged
             return dataclasses.replace(value, **changes)
     return value
 
@@ -80,7 +80,7 @@ class Reports:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
-    """Give every function of report/ that prints, and what shows documents, hostile words."""
+    """Replace the input of every printing function in report/, and of what shows documents, with hostile text."""
     found = Reports()
 
     def hostile(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +113,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
 
 @pytest.fixture
 def world(tmp_path: Path, make_layer: MakeLayer, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files for all commands that need no engine."""
+    """Files for all commands that do not need an engine."""
     del clean_home
     monkeypatch.setenv("LUMIIMG_CACHE", str(tmp_path / "cache"))
     fabric_builder.image(tmp_path / "image")
@@ -158,7 +158,7 @@ COMMANDS = [
 
 
 def command(words: list[str], world: Path, *, as_json: bool) -> list[str]:
-    """Return one of COMMANDS on the files of the tests."""
+    """Return one of COMMANDS with the files of the tests."""
     argv = [word.format(world) for word in words]
     if as_json:
         argv.insert(argv.index("--") if "--" in argv else len(argv), "--json")
@@ -170,7 +170,7 @@ def command(words: list[str], world: Path, *, as_json: bool) -> list[str]:
 def test_every_report_keeps_hostile_text_on_its_line(
     reports: Reports, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
-    # hostile text stands in the place of words of closed sets, too: no output here is of its schema
+    # hostile text also replaces words of closed sets, so no output here matches its schema
     monkeypatch.setattr("tests.shared.validation.validated", lambda text, _: json.loads(text))
     bad = []
     for words in COMMANDS if EVERYTHING else COMMANDS[as_json::2]:
@@ -197,7 +197,7 @@ def test_no_report_has_a_secret_whatever_text_of_it_holds_one(
     builtins = json_output._builtins
 
     def poisoned_text(value: object, keys: json_output.Keys | None, name: str, plain: Callable[[str], str]) -> object:
-        """Put a secret behind each text that stands in JSON."""
+        """Append a secret to each text in JSON."""
         return builtins(f"{value}{reports.behind}" if isinstance(value, str) else value, keys, name, plain)
 
     monkeypatch.setattr(json_output, "_builtins", poisoned_text)

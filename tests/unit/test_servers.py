@@ -1,4 +1,4 @@
-"""Servers that would hold or fill us, and what is reported to whom. They are real ones, on loopback."""
+"""Servers that never end or send too much, and which server gets which data. They are real ones, on loopback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.shared.tls import CERTIFICATE, certified
 from tests.shared.world import resolved_at
 
 ENDLESS = b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"
-"""What a server says first, and then again and again; test_hostile_servers.py has more of them."""
+"""What a server sends first, and then repeats; test_hostile_servers.py has more of them."""
 LIMIT_S = 0.4
 
 
@@ -78,7 +78,7 @@ REPLIES = {
 class Server:
     url: str = ""
     logins: list[str | None] = field(default_factory=list)
-    """Which came with the requests."""
+    """Logins sent with the requests."""
 
     def answer(self, asked: Asked) -> Reply:
         self.logins.append(asked.headers.get("authorization"))
@@ -104,10 +104,10 @@ def test_an_answer_is_never_unpacked_and_no_longer_than_it_may_be(
         Http().get(f"{url}/long", limit_bytes=999_999)
     with pytest.raises(FailedError, match="/packed: has an encoding that was not requested"):
         Http().get(f"{url}/packed", limit_bytes=10_000)
-    # a file stays as it lies there: some servers call a .tar.gz so encoded
+    # a file is stored as it is: some servers declare a .tar.gz as encoded
     sha256 = hashlib.sha256(PACKED).hexdigest()
     assert Store(tmp_path, Http(), Mirrors({})).get(f"{url}/packed", sha256).read_bytes() == PACKED
-    # what comes with a redirect or an excuse is not kept
+    # the body of a redirect or an error is not stored
     for path in ("/moved", "/busy"):
         tracemalloc.start()
         began = time.monotonic()
@@ -122,7 +122,7 @@ def test_an_answer_is_never_unpacked_and_no_longer_than_it_may_be(
 
 @pytest.fixture
 def tls(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of the server, which speaks TLS."""
+    """The address of the server over TLS."""
     monkeypatch.setattr(http, "_ANSWER_S", 60.0)
     monkeypatch.setattr(connection, "_PAUSE_S", 0.0)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(CERTIFICATE))

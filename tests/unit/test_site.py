@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: whoever pastes an error message into its search finds the page about it."""
+"""The site that `make docs` builds: its search finds the page about a pasted error message."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PASTED = {
     "time limit": "howto/job-script",
     "FATAL: could not open image /scratch/project_465000001/me/vllm.sif: no such file": "reference/signatures",
 }
-"""As people paste or type it, and the page that is to be among the first three."""
+"""Texts as people paste or type them, and the page that must be among the first three results."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_an_error_message_pasted_whole_is_found(message: str, page: str, reader:
 
 
 def test_no_page_fetches_anything() -> None:
-    """Links may lead elsewhere; scripts, styles and pictures are the site's own."""
+    """Links may lead elsewhere; scripts, styles and pictures belong to the site."""
     fetched = re.compile(
         r"""<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link[^>]*rel="(?:stylesheet|preload|icon)[^>]*href="(?:https?:)?//"""
     )

@@ -1,4 +1,4 @@
-"""Sites: what is true of a machine, and which is meant where none is named."""
+"""Sites: the facts about a machine, and which site is used if none is named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ source = "the tests"
 """
 
 
-# ALCF running-jobs-aurora.md, and frameworks/pytorch.md: of socket 0 without core 0, of socket 1 without core 52
+# ALCF running-jobs-aurora.md, and frameworks/pytorch.md: socket 0 without core 0, socket 1 without core 52
 AURORA_LISTS = {
     False: "1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100",
     True: "4-7:8-11:12-15:16-19:20-23:24-27:56-59:60-63:64-67:68-71:72-75:76-79",
@@ -87,11 +87,11 @@ def test_the_environment_of_jobs_goes_by_what_the_image_has(capsys: Capture) -> 
         return {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["environment"]}
 
     of_6, of_7 = {"NCCL_NET_GDR_LEVEL"}, {"NCCL_DMABUF_ENABLE", "SLURM_NETWORK"}
-    # with images of ROCm 7 jobs on several nodes hang with GPUDirect RDMA
+    # with images of ROCm 7, jobs on several nodes hang with GPUDirect RDMA
     for base, has, lacks in (("rocm-6.4.4", of_6 | {"NCCL_SOCKET_IFNAME"}, of_7), ("rocm-7.0", of_7, of_6)):
         found = set(variables(base, "lumi"))
         assert has <= found
-        # the last is of torch, which is not asked for
+        # the last one is for torch, which is not requested
         assert not (lacks | {"MIOPEN_USER_DB_PATH"}) & found
     for site, add, value in (
         ("lumi", "mpich", "pmi2"),
@@ -172,7 +172,7 @@ def test_a_site_file_of_the_users_is_shown_and_a_wrong_one_is_one_line_with_the_
 
 
 def keys(of: Struct, table: str = "") -> Iterator[tuple[str, bool]]:
-    """Return the keys that a file can have, and whether they are required."""
+    """Yield the keys that a file can have, and whether they are required."""
     for key in structs.fields(of):
         value = getattr(of, key.name)
         first = value[0] if isinstance(value, tuple) and value else value
@@ -246,7 +246,7 @@ def test_the_option_comes_first_then_the_settings_the_machine_and_lumi(
         ({}, "", [], "lumi", nothing),
         ({"SLURM_CLUSTER_NAME": "frontier"}, "", [], "frontier", "as SLURM_CLUSTER_NAME is frontier"),
         ({"LMOD_SYSTEM_NAME": "frontier"}, "", [], "frontier", "as LMOD_SYSTEM_NAME is frontier"),
-        # signs of two machines are none
+        # signs of two machines count as none
         ({"LMOD_SYSTEM_NAME": "frontier", "LUMI_STACK_NAME": "LUMI"}, "", [], "lumi", nothing),
         ({"SLURM_CLUSTER_NAME": "lumi"}, "frontier", [], "frontier", "config.toml says"),
         ({"LUMIIMG_SITE": "generic"}, "frontier", [], "generic", "as LUMIIMG_SITE says"),
@@ -276,7 +276,7 @@ def test_a_site_of_the_users_own_is_recognised_and_a_broken_one_hides_none(
 def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LUMI's driver must not make a no, or a yes, of an image on another machine."""
+    """LUMI's driver must not decide the answer about an image on another machine."""
     image = fabric_builder.bundled(tmp_path / "image")
     (image / "opt/rocm/.info").mkdir(parents=True)
     (image / "opt/rocm/.info/version").write_text("5.7.0-1\n")
@@ -287,7 +287,7 @@ def test_what_is_there_is_judged_for_no_machine_that_nothing_names(
     code, out, err = run_and_read(words, capsys)
     assert (code, "does not support it" in out) == (ExitCode.NO, True)
     assert err == "lumiimg: site lumi, as SLURM_CLUSTER_NAME is lumi (--site NAME for another)"
-    # a snapshot is of another node than this
+    # the snapshot is of a node other than this one
     node = fabric_builder.snapshot(fabric_builder.host(tmp_path / "node"), host="x1")
     assert "site lumi" not in run_and_read([*words, "--host", str(node)], capsys)[2]
 
@@ -307,7 +307,7 @@ OF_A_MACHINE = r"lumiimg (?:adapt|bind|build|explain) [^`]*"
 def test_every_command_that_is_proposed_is_for_the_machine_in_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the machine was named; a file of a site by a path that holds in another folder, or as it was written."""
+    """However the machine was named; a site file by a path that is valid in another folder, or as it was written."""
     file = tmp_path / "ours.toml"
     file.write_text((Path(lumiimg.__file__).parent / "catalog/sites/frontier.toml").read_text())
     old, bare = fabric_builder.image(tmp_path / "old", glibc=37), fabric_builder.image(tmp_path / "bare", plugin=False)

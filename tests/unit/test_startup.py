@@ -1,4 +1,4 @@
-"""`bench import`: what an import asks, counted by a real strace, whose lines become calls; wrong places in one line."""
+"""`bench import`: the requests of an import, counted with a real strace, whose lines become calls; one-line errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODULES = 40
 
 
 def package(site: Path) -> Path:
-    """Put a package of many modules there."""
+    """Write a package with many modules."""
     folder = site / "many"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("".join(f"from . import m{n}\n" for n in range(MODULES)))
@@ -53,7 +53,7 @@ def test_each_module_is_opened_on_the_file_system_of_its_place(tmp_path: Path, c
     shared, program = first["shared"], first["program"]
     assert second["shared"] == shared, "the counts are not the same each time"
     assert MODULES < shared["opens"] < program["opens"]
-    # a stat and an open of each, at least
+    # at least a stat and an open of each
     assert 2 * MODULES < shared["metadata"] < program["metadata"]
     assert f"reaches it {shared['metadata']:,} {shared['opens']:,}" in " ".join(err.split())
 

@@ -1,4 +1,4 @@
-"""What start-up code does: what is found in it, and what a real Python makes of the same code."""
+"""Effects of start-up code: those found by reading it, compared with those in a real Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS: dict[object, SpecKind] = {
 
 
 class Reader:
-    """Reads start-up code of a folder that the Python of this machine has as its site folder."""
+    """A reader of start-up code in a folder that serves as the site folder of this machine's Python."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Reader:
         return ModuleSpec(name, _KINDS.get(type(spec.loader), SpecKind.NAMESPACE), spec.origin, tuple(path))
 
     def effects(self, code: Code, environment: dict[str, str]) -> list[CodeEffects]:
-        """Return what each line of a `.pth` file does, or what another file does."""
+        """Return the effects of each line of a `.pth` file, or of another file as a whole."""
         path = str(self.folder / code.name)
         texts = code.text.splitlines() if path.endswith(".pth") else [code.text]
         codes = [StartupCode(path, text) for text in texts]

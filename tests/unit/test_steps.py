@@ -1,4 +1,4 @@
-"""The fabric path, step by step: what is drawn as holding was seen, what is broken is where it broke, whose file each is."""
+"""The fabric path, step by step: a good step was seen, a broken one is where it broke, and each file has its owner."""
 
 from __future__ import annotations
 

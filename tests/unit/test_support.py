@@ -1,4 +1,4 @@
-"""The files of docs/support/: the prolog notices another library, hurts no job, and waits for nothing."""
+"""The files of docs/support/: the prolog notices a changed library, harms no job, and never hangs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_reframe_test_knows_what_the_check_measures_by() -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A machine with libfabric and libcxi in a folder with a space in its name, and the list of its libraries."""
+    """A machine with libfabric and libcxi in a folder with a space in its name, and a list of its libraries."""
     root = fabric_builder.host(tmp_path / "a node")
     paths = "".join(f"{root / path}\n" for path in LIBRARIES)
     with (tmp_path / "list").open("w") as file:

@@ -1,4 +1,4 @@
-"""One style over all commands: what --quiet leaves, and what `lumiimg` alone says."""
+"""One style for all commands: what --quiet leaves, and what `lumiimg` alone prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an image that fits its node, one that does not, and a snapshot: stand-ins of tests/shared/fabric_builder.py."""
+    """A folder with an image that fits its node, one that does not, and a snapshot (tests/shared/fabric_builder.py)."""
     return fabric_builder.stand_ins(tmp_path_factory.mktemp("place"))
 
 

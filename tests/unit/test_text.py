@@ -1,4 +1,4 @@
-"""Documents on a terminal: what is never cut, never broken, never printed twice, and what is left out first."""
+"""Documents on a terminal: what is never cut, broken or printed twice, and what is left out first."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def shown(document: Document, *, verbose: bool = False, quiet: bool = False) -> 
 
 
 def on_a_terminal(document: Document, monkeypatch: pytest.MonkeyPatch, term: str = "xterm-256color") -> str:
-    """Return what a terminal of 24 lines of 80 columns gets."""
+    """Return the output on a terminal of 24 lines of 80 columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     got = bytearray()

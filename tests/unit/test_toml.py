@@ -1,4 +1,4 @@
-"""TOML of others takes bounded time and memory, whatever its text; real files are far below each bound."""
+"""Foreign TOML takes bounded time and memory, whatever its text; real files are far below each limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.shared.programs import examples
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_BYTES = 2 << 20
-"""Of the largest file of TOML that is read: a lock."""
+"""Size limit of the largest TOML file that is read: a lock."""
 _LIMIT_SIGNS = 150_000
 _SIGNS = ".[{=,"
 _CHILD = """
@@ -51,7 +51,7 @@ def _largest(part: Callable[[int], str], most_signs: int) -> str:
 
 @pytest.mark.threat
 def test_any_text_of_the_size_of_a_lock_takes_seconds_and_little_memory() -> None:
-    """As many signs as may be are read, and take the most memory and time of all that were tried."""
+    """Texts of the greatest allowed number of tokens, of the kinds that took the most memory and time in trials."""
     largest = [("dotted headers", _LIMIT_SIGNS), *((name, _LIMIT_BYTES) for name in _TEXTS)]
     texts = [_largest(_TEXTS[name], most_signs) for name, most_signs in largest]
     child = subprocess.run(
@@ -100,7 +100,7 @@ def test_what_people_write_is_far_from_each_bound() -> None:
 
 
 def test_names_of_others_are_never_beside_keys_of_ours() -> None:
-    """A table that has a source or a date has plain keys: names that others chose are in a table of their own."""
+    """A table with a source or date has only plain keys: names chosen by others are in a separate table."""
 
     def walk(value: object) -> Iterator[dict[str, object]]:
         if isinstance(value, dict):

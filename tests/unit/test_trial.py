@@ -1,4 +1,4 @@
-"""`lumiimg trial`: claims beside facts, bounded, resumed, and without names. On a real Slurm: tests/engine/test_trial.py."""
+"""`lumiimg trial`: claims compared with facts, bounded, resumed, without names. On a real Slurm: tests/engine/test_trial.py."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ READS: dict[str, Reads] = {
     "libcxi": "path", "rccl": "path", "rccl-version": "path", "plugin": "path",
     "with": "changed", "without": "changed", "network": "network", "alike": "alike", "answer": "answer", "maps": "maps",
 }  # fmt: skip
-"""What the claims of an image read, by their ids."""
+"""What the claims of an image read, by id."""
 
 
 def step(name: str, **more: Any) -> TrialStep:
@@ -119,14 +119,14 @@ def plan(*claims: Claim, steps: tuple[TrialStep, ...] = (), **more: Any) -> Tria
 
 
 def trial(tmp_path: Path, *claims: Claim, **more: Any) -> tuple[TrialFolder, TrialPlan]:
-    """A folder with a plan."""
+    """Return a folder with a plan."""
     folder, made = TrialFolder(tmp_path / "trial"), plan(*claims, **more)
     folder.make(made)
     return folder, made
 
 
 def in_job(folder: TrialFolder, made: TrialPlan, number: int = 7, nodes: int = 2) -> None:
-    """Do what is left in a job, which has no end."""
+    """Run what is left in a job without a time limit."""
     names = tuple(f"n{n}" for n in range(nodes))
     run_in_job(folder, made, Allocation(f"{number}", names, None), {}, lambda _: None)
 
@@ -149,7 +149,7 @@ def on_nodes(*groups: NodeGroup, run: str = "skipped (not requested)", **more: A
 
 
 def group(*findings: Finding, differs: tuple[str, ...] = (), libraries: tuple[str, ...] = (), **path: Any) -> NodeGroup:
-    """Nodes that are the same, with what was in the processes of the probes; `path` is what the files say."""
+    """Return a group of equal nodes, with what the processes of the probes contained; `path` is what the files say."""
     mapped = (Library("libc.so.6", "/l/libc.so.6", "aa"), *(Library(Path(file).name, file, "") for file in libraries))
     return NodeGroup(("a",), Answer.UNDECIDED, "CANNOT TELL", differs, FabricPath(**path), findings, mapped)
 
@@ -167,7 +167,7 @@ DONE = StepResult(step="image-1.run", ending=Ending.DONE)
 
 
 def broken(code: str, now: NodesReport) -> NodesReport:
-    """A collective that had a bandwidth before it broke."""
+    """Return a report on a collective that had a bandwidth before it failed."""
     return replace(now, groups=(replace(group(), findings=(Finding(code, Severity.PROBLEM, Level.RUN, code),)),))
 
 
@@ -205,14 +205,14 @@ OF_NODES = [
     ("interfaces", both(interfaces="hsn0,hsn1,hsn2"), "hsn0,hsn1,hsn2", ClaimOutcome.DIFFERS),
     ("identity", both(identity="not there"), "not there", ClaimOutcome.DIFFERS),
     ("cores", both(cores="128"), "128", ClaimOutcome.DIFFERS),
-    # what is not shown is open, and says why
+    # what is not shown stays open, with the reason
     ("gpus", both(gpus=None), "the nodes do not show it", ClaimOutcome.UNMEASURED),
     ("libfabric", (replace(otherwise(libfabric=None), no_fabric="no libfabric"),) * 2, "no libfabric", ClaimOutcome.UNMEASURED),
     # a node that shows nothing, or gave no answer
     *((key, looks, None, ClaimOutcome.UNMEASURED)
       for key in ("libfabric", "cores", "gpus") for looks in ((NODE, BLIND), (BLIND, NODE), (NODE,))),
 ]  # fmt: skip
-"""Key of the claim, what the nodes show, what is reported of it (None: whatever), and the outcome."""
+"""Key of the claim, what the nodes show, what is reported about it (None: anything), and the outcome."""
 
 
 def test_what_nodes_show_otherwise_is_a_difference_and_what_they_do_not_show_is_open() -> None:
@@ -284,11 +284,11 @@ OF_IMAGES = [
     (claim("network", "ofi-cxi"), NO_GPU, None, ClaimOutcome.UNMEASURED),
     (LEAST, ran(85.1), "85.1 GB/s", ClaimOutcome.SAME),
     (LEAST, ran(12.3), "12.3 GB/s", ClaimOutcome.DIFFERS),
-    # 12.3 GB/s with 16 ranks says nothing of a least that is of 32
+    # 12.3 GB/s with 16 ranks says nothing about a minimum for 32
     (replace(LEAST, ranks=32), ran(12.3), None, ClaimOutcome.UNMEASURED),
     (claim("gpu-code", "runs"), ran(85.1), "runs", ClaimOutcome.SAME),
     (claim("gpu-code", "fails"), ran(85.1), "runs", ClaimOutcome.DIFFERS),
-    # a plugin that does not listen for want of a NIC shows nothing
+    # a plugin that cannot listen because there is no NIC shows nothing
     (LISTENS, on_nodes(group(finding("provider.cxi", Severity.OK))), "yes", ClaimOutcome.DIFFERS),
     (
         LISTENS,
@@ -307,7 +307,7 @@ OF_IMAGES = [
         "/usr/lib64/libcxi.so.1.5.0",
         ClaimOutcome.SAME,
     ),
-    # what the files say is no evidence for itself
+    # what the files say is not evidence for itself
     *(
         (claim(key, value), on_nodes(group(rccl=RCCL, rccl_version="2.22.3", plugin=NET, libcxi="/l/libcxi.so.1")), None, ClaimOutcome.UNMEASURED)
         for key, value in {"rccl": RCCL, "rccl-version": "2.22.3", "plugin": NET, "libcxi": "/l/libcxi.so.1"}.items()
@@ -320,9 +320,9 @@ OF_IMAGES = [
         "2.22.3",
         ClaimOutcome.SAME,
     ),
-    # nodes of which none was probed are not alike in what they load
+    # nodes of which none was probed are not known to load the same
     (claim("alike", "all the same"), on_nodes(replace(group(), libraries=())), None, ClaimOutcome.UNMEASURED),
-    # a collective that broke after it had a bandwidth
+    # a collective that failed after it had a bandwidth
     *(
         (one, broken(code, ran(85.1)), None, ClaimOutcome.UNMEASURED)
         for one in (LEAST, claim("gpu-code", "runs")) for code in ("run.failed", "run.hang", "run.data-errors")
@@ -350,14 +350,14 @@ CHANGED = [
     ("no change", ran(60.0, ranks=8), 85.5, "", ClaimOutcome.UNMEASURED),
     # without the variable it fails, and with it it may
     ("no change", DIED, None, "", ClaimOutcome.UNMEASURED),
-    # two runs alike that are 15 per cent apart say nothing about 20
+    # if equal runs differ by 15 per cent, a difference of 20 proves nothing
     ("no change", ran(68.0), 72.0, "no change", ClaimOutcome.SAME),
     ("no change", DIED, 85.5, "it fails", ClaimOutcome.DIFFERS),
     ("no change", broken("run.hang", ran(85.0)), 85.5, "it fails", ClaimOutcome.DIFFERS),
     ("no change", ran(12.0, Verdict.SOCKET), 85.5, "socket instead of ofi-cxi", ClaimOutcome.DIFFERS),
     (None, ran(60.0), 85.5, "slower", ClaimOutcome.UNPREDICTED),
     (None, ran(None, Verdict.PLUGIN_INIT_ERROR), 85.5, "it fails", ClaimOutcome.UNPREDICTED),
-    # no GPU, or no time left, is nothing that a variable did
+    # a lack of GPUs or time is not the effect of a variable
     (None, NO_GPU, 85.5, "", ClaimOutcome.UNMEASURED),
 ]
 
@@ -400,7 +400,7 @@ def test_a_collective_without_a_node_says_nothing_of_the_network_between_all() -
         for one in claims:
             read = few.measured(one)
             assert (read.outcome(one), read.why) == (ClaimOutcome.UNMEASURED, "1 of 2 nodes took part in image-1.run")
-    # a step that is meant for one node, in a trial of two
+    # a step for one node, in a trial on two
     assert case(image_1__run=alone).measured(claims[1]).value == "85.1 GB/s"
 
 
@@ -424,7 +424,7 @@ def test_a_plan_has_every_prediction_with_its_source_before_anything_runs(
     assert f"sbatch -p dev-g --gpus-per-node=8 {place}/job.sh" in capsys.readouterr().out
     made = TrialFolder(place).plan()
     claims = {one.id: one for one in made.claims}
-    # harm that was seen in jobs of frameworks is not predicted of an all-reduce
+    # harm that was seen in jobs of frameworks is not predicted for an all-reduce
     assert claims["image-1.with:NCCL_MIN_NCHANNELS=32"].predicted is None
     assert claims["image-1.without:NCCL_SOCKET_IFNAME"].predicted == "no change"
     referenced = [one for one in made.claims if "lumiimg check" not in one.source]
@@ -529,7 +529,7 @@ def test_what_is_no_trial_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_the_node_minutes_of_a_trial_are_never_passed(
     tmp_path_factory: pytest.TempPathFactory, jobs: list[tuple[int, float, bool]], most: int
 ) -> None:
-    """Whatever earlier jobs took, how many nodes the next one has, and whether its steps go to their limits."""
+    """Whatever earlier jobs used, however many nodes the next one has, and even if its steps reach their limits."""
     folder = TrialFolder(tmp_path_factory.mktemp("t") / "trial")
     folder.make(made := plan(steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=most))
     clock = [1000.0]
@@ -553,7 +553,7 @@ def test_the_node_minutes_of_a_trial_are_never_passed(
 
 
 def test_a_job_asks_for_no_more_than_is_left(tmp_path: Path) -> None:
-    """And what it asks for counts as taken, should it hang before it can note less."""
+    """And what it requests counts as used, in case it hangs before it can record less."""
     folder, made = trial(tmp_path, steps=tuple(step(f"s{number}") for number in range(12)), node_minutes=200)
     text = folder.write_job(made).read_text()
     assert "#SBATCH --time=57\n" in text, "half as much again as its steps take"
@@ -590,20 +590,20 @@ Job = tuple[int, float, str | None, dict[str, tuple[Ending, str]]]
 
 
 def a_job(prints: str | None, *, nodes: int = 2, left_s: float = 10_000, **endings: tuple[Ending, str]) -> Job:
-    """A job, what its commands print (None: nothing, until they are ended), and how the steps have ended after it."""
+    """Return a job: what its commands print (None: nothing until they are killed), and how steps have ended after it."""
     return nodes, left_s, prints, endings
 
 
 JOBS: list[tuple[tuple[TrialStep, ...], list[Job]]] = [
-    # what a job has no time for is left for the next, with all that builds on it
+    # steps for which a job has no time are left for the next one, with all that depend on them
     (RUNS, [a_job(REPORT, left_s=60), a_job(None, left_s=400, run=(LEFT, "the job's time limit was reached"))]),
     # and so is what needs GPUs in a job without them
     (RUNS, [a_job(NO_REPORT, run=(LEFT, NO_GPU.levels["run"])), a_job(REPORT, run=GOOD, socket=GOOD)]),
-    # one node instead of two costs only the steps that need two
+    # with one node instead of two, only the steps that need two are missing
     (OF_ONE, [a_job(REPORT, nodes=1, one=GOOD, two=(LEFT, ONE_OF_TWO), later=(LEFT, ONE_OF_TWO))]),
-    # a job that is cancelled may have no node left that answers; and three of them have none at all
+    # in a cancelled job, perhaps no node answers any more; in three of them, none ever did
     (RUNS[:1], [a_job(SILENT, run=(LEFT, "no node answered"))] * 3 + [a_job(SILENT, run=(FAILED, NEVER))]),
-    # what another job would not do better is not tried again
+    # a step that would not fare better in another job is not tried again
     (RUNS[:1], [a_job(None, run=(FAILED, "ended at its limit, after 15 min"))]),
     (
         RUNS,
@@ -671,7 +671,7 @@ def test_a_step_on_an_image_that_has_changed_since_its_claims_is_left_out(
 def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stopped_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there after a kill can be read at any time, and says what was begun."""
+    """The files left by a kill can be read at any time, and show what had begun."""
     folder, made = trial(tmp_path, claim("network"))
     monkeypatch.setattr(run, "_command", mock.Mock(side_effect=KeyboardInterrupt))
     for _ in range(10):
@@ -697,7 +697,7 @@ def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
         pytest.fail("both have it")
     with alone(tmp_path):
         pass
-    # a lock goes through no link
+    # a lock does not follow links
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path):
@@ -722,7 +722,7 @@ def test_a_trial_in_a_folder_of_another_user_is_not_run_whoever_owns_its_plan(
     real = Path.stat
 
     def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Of their folder, and of what they have put there, they are the owner."""
+        """Another user owns their folder and its content."""
         found = real(path, follow_symlinks=follow_symlinks)
         is_theirs = path == theirs or (path.parent == theirs and not follow_symlinks)
         return os.stat_result((*found[:4], found.st_uid + is_theirs, *found[5:10]))
@@ -833,7 +833,7 @@ def test_a_real_trial_becomes_entries_and_facts_once_and_what_differs_is_printed
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
     [*taken_in.take_in(file, **data)]
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.toml")}
-    # what ran on another driver is no fact of the site's
+    # what ran on another driver is not a fact about the site
     reported = [*taken_in.take_in(shared(tmp_path / "other", driver_there="6.14.14"), **data)]
     assert not [line for line in reported if line.endswith("runs there")]
 

@@ -1,4 +1,4 @@
-"""An image that would fill a disk is refused before anything of it is unpacked, and one of real software is not."""
+"""An image that would fill a disk is refused before anything is unpacked, and one with real software is not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Usage(NamedTuple):
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small root; below a MiB anything may be unpacked."""
+    """A small root; up to a MiB, anything may be unpacked."""
     monkeypatch.setattr("lumiimg.image.image._FREE_BYTES", MIB)
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/text").write_text("text" * 100)

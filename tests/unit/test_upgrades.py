@@ -1,6 +1,6 @@
-"""What an earlier lumiimg has left is read, and what a newer one has left is refused in one line and stays.
+"""Files of an earlier lumiimg can be read; those of a newer one are refused in one line and not changed.
 
-docs/upgrading.md promises it, `python -m tests.written` writes the files of each release.
+docs/upgrading.md promises this; `python -m tests.written` writes the files of each release.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERSIONS = sorted(path.name for path in WRITTEN.iterdir())
 
 @pytest.fixture(params=VERSIONS)
 def written(request: pytest.FixtureRequest, tmp_path: Path, clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What that version left, to be changed."""
+    """A copy of the files of that version, to be modified."""
     del clean_home
     target: Path = tmp_path / "written"
     shutil.copytree(WRITTEN / request.param, target)
@@ -49,7 +49,7 @@ def changed(path: Path, **values: object) -> None:
 
 
 def refused(capsys: Capture, words: list[str], text: str) -> None:
-    """A command ends with 2 and one line."""
+    """Assert that a command ends with 2 and one line."""
     capsys.readouterr()
     assert main(words) == ExitCode.BAD_INPUT
     error = capsys.readouterr().err
@@ -167,7 +167,7 @@ def module(folder: Path, image: Path, *words: str) -> list[str]:
 
 @pytest.fixture
 def modules(written: Path) -> tuple[Path, Path, dict[str, Any]]:
-    """The folder of modules, the image of its module where it is now, and what the module says of itself."""
+    """The folder of modules, the present place of the module's image, and the record of the module."""
     record = written / "modules/software/mine/1/lumiimg.json"
     return written / "modules", record, json.loads(record.read_text())
 

@@ -1,4 +1,4 @@
-"""A Python environment over an image: what of it is refused, and how job, check and module take it."""
+"""A Python environment over an image: which ones are refused, and how job, check and module use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TORCH = "2.9.1+rocm6.4"
 
 
 def image_at(root: Path, torch_version: str = TORCH) -> Path:
-    """An image with RCCL, a plugin, and torch in the system's Python."""
+    """Make an image with RCCL, a plugin, and torch in the system's Python."""
     fabric_builder.image(root)
     python(root, "usr")
     torch(root, "usr", version="2.22.3")
@@ -48,7 +48,7 @@ def dist(folder: Path, name: str) -> None:
 
 
 def venv_at(folder: Path, image: Path | None, *, python_version: str = "3.12", made_beside: str | None = TORCH) -> Path:
-    """Write what an environment over an image is known by; `image`: the one that it says it was made for."""
+    """Write the files of an environment over an image; `image` is the one that it names as its own."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").symlink_to(f"/usr/bin/python{python_version}")
     (folder / "bin/tool").write_text("#!/user-software/bin/python\n")
@@ -101,7 +101,7 @@ def test_what_is_no_environment_is_refused_in_one_line(image: Path, tmp_path: Pa
 
 
 def test_packages_of_a_venv_that_the_image_is_itself_are_seen(tmp_path: Path, image: Path) -> None:
-    """As `lumiimg venv` writes it: a venv over a venv looks past that one to its Python, but for this line."""
+    """As `lumiimg venv` writes it: without this line, a venv over a venv would skip that one and use its Python."""
     dist(image / "opt/venv" / SITE, "inner-1.0")
     (image / "opt/venv" / SITE / "paths.pth").write_text("/opt/more\n")
     (image / "opt/more").mkdir()
@@ -159,7 +159,7 @@ def test_a_job_with_packages_of_another_python_is_refused_with_both(
     error = capsys.readouterr().err
     assert "env was made for Python 3.11, and the image has Python 3.12" in error
     assert f"make it for this image: lumiimg venv {image} einops -o {over}-new/" in error
-    # what a stranger wrote into a record is no option of a command
+    # what a stranger wrote into a record does not become an option of a command
     record = VenvRecord("/x.sif", None, "3.11", TORCH, ("--mirror=pypi=http://x.example",), {})
     (over / RECORD).write_text(to_json(record))
     script(image, over, code=ExitCode.NO)
@@ -264,7 +264,7 @@ def test_a_module_has_the_programs_of_the_environment(image: Path, tmp_path: Pat
     assert listed[:5] == ["exec", str(image), "/user-software/bin/python", "-m", "pip"]
 
 
-# -- venv, as far as it goes without an engine --
+# -- venv, up to where it needs an engine --
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which Python distributions an image gets: by uv, out of indexes on loopback that may offer anything."""
+"""Which Python distributions an image gets: resolved by uv, from indexes on loopback that may offer anything."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def chosen(
     held: Mapping[str, str] | None = None,
     lines: list[str] | None = None,
 ) -> dict[str, dict[str, str]]:
-    """Return the versions by layer."""
+    """Return the chosen versions by layer."""
     wants = [
         LayerRequirements(**{**layer, "indexes": tuple(f"{world.url}{index}" for index in layer.get("indexes", ()))})
         for layer in layers
@@ -149,7 +149,7 @@ def test_what_is_there_is_held_however_its_version_is_written(world: World, tmp_
 def test_a_newer_layer_leaves_an_older_one_what_it_came_out_with_where_that_goes_together(
     world: World, tmp_path: Path
 ) -> None:
-    """vLLM 0.10.1 sets no bound for transformers, and does not run with the 5 that came a year after it."""
+    """vLLM 0.10.1 sets no bound for transformers, and does not run with version 5, released a year later."""
     world.uploaded = {"egg 2.0": "2026-03-02T00:00:00Z", "yolk 3.0": "2026-06-01T00:00:00Z"}
     days = dt.date(2026, 3, 1), dt.date(2026, 9, 1)
     old = {"name": "old", "version": "1", "requires": ("egg",), "date": days[0]}
@@ -222,7 +222,7 @@ def test_a_wheel_whose_metadata_is_of_another_is_refused(
 
 
 def chosen_wheel(*files: str, urls: Sequence[str] = ()) -> LockedSource:
-    """Return the wheel that is taken of what uv says of egg 1.0."""
+    """Return the wheel that is chosen from uv's output about egg 1.0."""
     wheels = (uv.LockedWheel(url, {"sha256": DIGEST}) for url in urls or [f"https://h.test/{file}" for file in files])
     return python_project._wheel(uv.LockedPackage("egg", "1.0", tuple(wheels)), UBUNTU)
 
@@ -334,7 +334,7 @@ def test_what_does_not_go_together_is_reported_in_uvs_words_with_the_layers_by_t
     for part in ("layer-old==1.5", "egg<2", "layer-new", "egg>=2"):
         assert part in message
     assert message.endswith("; ask for another release")
-    # a date is hinted at only where it left something out
+    # a date is mentioned only if it excluded something
     message = refusal(
         world, tmp_path, {"name": "a", "version": "1", "requires": ("egg>=2",)}, until=dt.date(2026, 3, 1)
     )
@@ -418,7 +418,7 @@ def test_a_pyproject_says_what_it_is_built_with_what_it_requires_and_its_extras(
     assert read(tmp_path, files, ["yolk"], "python/pyproject_other.toml[all-hip]") == (*found[:2], "ham==1")
 
 
-# --- the index of everybody
+# --- the general index
 
 
 @pytest.mark.everything
