@@ -1,9 +1,9 @@
-"""Real parts: the engine of this machine, a real Debian base that is built once, a stand-in net plugin on real libfabric.
+"""Real parts: this machine's engine, a real Debian base that is built once, a stand-in net plugin on real libfabric.
 
 Images are stored in the user's ordinary cache, so a second run of these tests builds only what the tests themselves change.
 
-Two workers run them at a time (`make test-engine`). The images that many files use are built by whichever worker needs them first. A
-file of tests stays on one worker, with the images of its own; so do all tests on the one Slurm.
+Two workers run them at a time (`make test-engine`). The first worker that needs a shared image builds it. A file of
+tests stays on one worker, with its own images, and so do all tests on the one Slurm.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """How `lumiimg` ended."""
+    """The result of a run of `lumiimg`."""
 
     code: int
     out: str
@@ -66,7 +66,7 @@ class Result:
 
 
 def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Result:
-    """Run the program as a user does; its JSON is compared with the schemas of the command."""
+    """Run the program as a user does; validate its JSON with the schemas of the command."""
     done = subprocess.run(
         [sys.executable, "-m", "lumiimg", *map(str, argv)],
         env=os.environ | (env or {}),
@@ -81,7 +81,7 @@ def lumiimg(*argv: str | Path, env: dict[str, str] | None = None, cwd: Path | No
 
 
 def inside(engine: Engine, image: Path, *argv: str, options: Sequence[str] = ()) -> str:
-    """Run a program in the container and return what it printed on standard output."""
+    """Run a program in the container; return its standard output."""
     done = subprocess.run([engine.path, "exec", *options, image, *argv], capture_output=True, text=True, check=True)
     return done.stdout
 
@@ -117,13 +117,13 @@ def demo(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def bare(shared: Path) -> Path:
-    """debian-13 alone: no probes in it."""
+    """Only debian-13, without probes."""
     return built(shared / "bare.sif", "--base", "debian-13")
 
 
 @pytest.fixture(scope="session")
 def small(shared: Path, images: Path) -> Path:
-    """Debian 12 with a Python, for layers that do things to files: a third of `bare`, and an older C library."""
+    """Debian 12 with a Python, for layers that change files: a third of `bare`, with an older C library."""
     layers = images / "layers-of-small"
     return built(shared / "small.sif", "--layers", layers, "--base", debian_12(layers))
 
@@ -139,7 +139,7 @@ def with_plugin(shared: Path, images: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def with_old_plugin(shared: Path, images: Path) -> Path:
-    """The stand-in with net API v4 to v6 only, as old plugins have, built by the script of the aws-ofi-rccl layer."""
+    """The stand-in with only net API v4 to v6, like old plugins, built by the script of the aws-ofi-rccl layer."""
     source = standin_archive(images / "old.tar", old_abi=True)
     return built(
         shared / "old-plugin.sif", "--recipe", "demo", "--add", "aws-ofi-rccl", "--source", f"aws-ofi-rccl={source}"
@@ -155,7 +155,7 @@ def standin_archive(path: Path, *, old_abi: bool = False) -> Path:
         info.mode = 0o755 if info.isdir() or info.name.endswith("configure") else 0o644
         return info
 
-    # without gzip's time stamp: uncompressed, which tar(1) tells by itself
+    # uncompressed, which avoids gzip's time stamp; tar(1) recognizes that
     with tarfile.open(path, "w") as archive:
         archive.add(STANDIN, "standin-1.0", filter=plain, recursive=False)
         for file in sorted(STANDIN.iterdir()):
@@ -181,14 +181,14 @@ mirror = "debian"
 
 
 def debian_12(layers: Path) -> str:
-    """Write the base into a folder of layers; the same for all tests, so that it is built once. Return its name."""
+    """Write the base to a folder of layers, always the same, so that it is built once; return its name."""
     needs("debootstrap")
     write_layer(base := layers / "debian-12-of-tests", "apt-get clean\n", DEBIAN_12)
     return base.name
 
 
 def write_layer(folder: Path, post: str = "true\n", toml: str = LAYER, **files: str) -> Path:
-    """Write a layer into a new folder, and return that of all layers; other files by name, `_` for `.`: test_sh="…"."""
+    """Write a layer to a new folder; return the folder of all layers. Other files by name, `_` for `.`: test_sh="…"."""
     folder.mkdir(parents=True)
     for name, text in {"layer.toml": toml, "post.sh": post, **files}.items():
         (folder / name.replace("_", ".")).write_text(text)
@@ -196,7 +196,7 @@ def write_layer(folder: Path, post: str = "true\n", toml: str = LAYER, **files: 
 
 
 def built(path: Path, *argv: str | Path) -> Path:
-    """Build an image, but where another worker has."""
+    """Build an image, unless another worker has done so."""
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.is_file():
@@ -207,7 +207,7 @@ def built(path: Path, *argv: str | Path) -> Path:
 
 
 def built_by_engine(engine: Engine, target: Path, *argv: str | Path, flags: Sequence[str] = ()) -> Path:
-    """Build an image by the engine alone from what `build --definitions` writes, one `build` a layer."""
+    """Build an image with only the engine, from the output of `build --definitions`, by a `build` for each layer."""
     folder = target.with_suffix(".definitions")
     written = lumiimg("build", *argv, "--definitions", folder, "--json")
     assert written.code == 0, written.err
@@ -219,7 +219,7 @@ def built_by_engine(engine: Engine, target: Path, *argv: str | Path, flags: Sequ
 
 
 def engine_builds(engine: Engine, definition: Path, target: Path, *flags: str) -> None:
-    """Have the engine build a definition file, in the folder of that file."""
+    """Let the engine build a definition file, in the folder of that file."""
     fakeroot = ["--fakeroot"] if os.geteuid() else []
     packed = [PACKED_AS_OURS] if "--mksquashfs-args" in engine.build_flags else []
     words: list[str | Path] = [engine.path, "build", *fakeroot, *packed, *flags, target, definition.name]
@@ -229,7 +229,7 @@ def engine_builds(engine: Engine, definition: Path, target: Path, *flags: str) -
 
 
 PACKED_AS_OURS = f"--mksquashfs-args={' '.join(PACKED)}"
-"""How `lumiimg build` has an engine pack; its own way takes four times the processor time."""
+"""How `lumiimg build` makes an engine pack; the engine's default takes four times the processor time."""
 LIBFABRIC = "/usr/lib/x86_64-linux-gnu/libfabric.so.1"
 
 
@@ -238,7 +238,7 @@ def check(image: Path, *argv: str, env: dict[str, str] | None = None) -> Result:
 
 
 def findings(result: Result) -> dict[str, dict[str, Any]]:
-    # the highest level's word for an id
+    # the finding of the highest level for each id
     return {entry["id"]: entry for entry in reversed(result.data["findings"])}
 
 
@@ -261,7 +261,7 @@ remedy = ["none"]
 
 @pytest.fixture(scope="module")
 def gpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user on a node whose GPUs are stand-ins."""
+    """The environment of a user on a node with stand-in GPUs."""
     if shutil.which("gcc") is None:
         pytest.skip("no gcc here")
     folder = tmp_path_factory.mktemp("gpus")
@@ -338,7 +338,7 @@ source = "the tests: crosswise, so that no default comes out the same"
 
 @pytest.fixture
 def slurm(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The environment of somebody who uses it."""
+    """The environment of a user of the Slurm."""
     assert group(request.node.nodeid) == SLURM, "another worker may use it: name this test in groups.py"
     if not SLURM_CONF_FILE.exists():
         pytest.skip("no Slurm here: .ci/slurm start")
@@ -350,7 +350,7 @@ NAMED = "echo export APPTAINER_HOSTNAME=$SLURMD_NODENAME"
 
 
 def prolog(folder: Path, *lines: str) -> dict[str, str]:
-    """Have each task of a step begin with lines of shell."""
+    """Return the variables that make each task of a step begin with these lines of shell."""
     file = folder / "prolog"
     file.write_text("\n".join(("#!/bin/sh", *lines, "")))
     file.chmod(0o755)
@@ -358,7 +358,7 @@ def prolog(folder: Path, *lines: str) -> dict[str, str]:
 
 
 def other_libfabric(engine: Engine, image: Path, folder: Path) -> str:
-    """Return the bind of a libfabric that is that of the image but for the name of its build."""
+    """Return the bind of a copy of the image's libfabric with another build ID."""
     data = subprocess.run([engine.path, "exec", image, "cat", LIBFABRIC], capture_output=True, check=True).stdout
     built = bytes.fromhex(read_elf(BytesInMemory(data)).build_id or "")
     (folder / "other.so").write_bytes(data.replace(built, bytes(len(built))))

@@ -1,4 +1,4 @@
-"""Which tests one worker runs, one after the other: those of a file, as they share its images; and all on the one Slurm."""
+"""Groups of tests that one worker runs in sequence: those of a file, which share images, and all on the one Slurm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ON_SLURM = (
     "test_a_real_srun_starts_ranks",
     "test_the_one_file_starts_itself_on_other_nodes",
 )
-"""In the ids of all tests on the one Slurm: nodes die in some, so no other may use it meanwhile."""
+"""Parts of the ids of all tests on the one Slurm: nodes die in some, so no other test may use it meanwhile."""
 LONGEST = (SLURM, "test_strategies.py", "test_stack.py", "test_build.py", "test_prediction.py", "test_adapt.py")
-"""The groups that begin, so that no worker is left with a long one at the end."""
+"""The groups that run first, so that no worker has a long one left at the end."""
 
 
 def group(nodeid: str) -> str:
@@ -26,13 +26,13 @@ def group(nodeid: str) -> str:
 
 
 def place(nodeid: str) -> int:
-    """Return the place of a test's group in the order in which the groups begin."""
+    """Return the position of a test's group in the order of groups."""
     name = group(nodeid)
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives a worker a group at a time. (pytest-xdist's `loadgroup` does nothing under pytest 9.2.)"""
+    """Assigns one group at a time to a worker. (pytest-xdist's `loadgroup` has no effect under pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)

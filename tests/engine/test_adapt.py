@@ -1,4 +1,4 @@
-"""`lumiimg adapt` on somebody else's image: without a plugin before, with one that the handshake finds after."""
+"""`lumiimg adapt` on a foreign image: without a plugin before, with one that the handshake finds afterwards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What `bind` prints is what a real engine loads; and what it refuses is what a real loader refuses.
 
-The machine is a stand-in: a folder with a real libfabric (the image's own, changed to need libcxi.so.1) and a libcxi made
-by gcc. What is bound into the image, and what the kernel then shows in /proc/self/maps, is real.
+The machine is a stand-in: a folder with a real libfabric (the image's own, changed to need libcxi.so.1) and a libcxi
+made by gcc. What is bound into the image, and what the kernel then shows in /proc/self/maps, is real.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_apptainer_loads_just_the_predicted_files(
 ) -> None:
     result = lumiimg("bind", with_plugin, "--host", node, "--program", RCCLPROBE, "--json")
     assert result.code == 0, result.err
-    # the image has a libnl that is good enough: only these two are of the machine
+    # the image has a sufficient libnl: only these two come from the machine
     assert sorted(bind["target"] for bind in result.data["binds"]) == [
         f"{HOST_LIB_DIR}/libcxi.so.1",
         f"{HOST_LIB_DIR}/libfabric.so.1",

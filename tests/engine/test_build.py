@@ -1,4 +1,4 @@
-"""Real builds: what is written is what the image holds, and a build that fails or is killed leaves nothing behind."""
+"""Real builds: the image contains what was written, and a build that fails or is killed leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ echo 'never reached' >/opt/heredoc
 
 @pytest.fixture(scope="module")
 def awkward(images: Path) -> Path:
-    """An image whose layer has every awkward value, built under awkward names."""
+    """An image whose layer contains every awkward value, built under awkward names."""
     arguments = "".join(f'[arguments.{name}]\ndefault = ""\nhelp = "text"\n' for name in AWKWARD)
     environment = (
         '[environment.set]\nSPOKEN = "it\'s [not] a \\"build argument\\" $HOME"\n'
@@ -129,7 +129,7 @@ def test_a_bindings_module_does_not_break_a_build(tmp_path: Path) -> None:
 
 @pytest.mark.core
 def test_a_script_that_fails_is_exit_1_with_the_layer_the_line_and_the_log(tmp_path: Path) -> None:
-    # with `false | cat` an engine's own %post goes on; a layer's script does not
+    # after `false | cat`, an engine's own %post continues; a layer's script does not
     folder = write_layer(tmp_path / "l/broken", "echo about to fail\nfalse | cat\necho never\n")
     output = tmp_path / "x.sif"
     result = lumiimg("build", "--layers", folder, "--base", "debian-13", "--add", "broken", "-o", output)
@@ -177,7 +177,7 @@ def test_the_same_from_nothing_is_the_same_bytes_and_nothing_above_an_equal_base
 
 def test_a_build_that_is_interrupted_leaves_no_half_image_and_the_next_one_works(tmp_path: Path) -> None:
     cache = tmp_path / 'it\'s a "cache"'
-    # what was built before, by other names of the same files
+    # what was built before, as hard links to the same files
     shutil.copytree(real_cache() / "layers", cache / "layers", copy_function=os.link)
     marker = f"1000.{os.getpid()}"  # no other run's
     folder = write_layer(tmp_path / "l/slow", f"echo sleeping\n[ -e /opt/never ] || sleep {marker}\n")
@@ -212,7 +212,7 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_pat
     layers = write_layer(tmp_path / "layers/large", "head -c 200M /dev/zero >/tmp/big\n")
     large = ("--layers", layers, "--add", "large", "--site", "generic")
 
-    # the folder of the output, in the middle: what the base comes to in the image is not known before
+    # the folder of the output, during the build: the size of the base in the image is not known before
     refusal = failed("--recipe", "demo", "-o", disk / "x.sif")
     assert (
         refusal
@@ -220,10 +220,10 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_pat
     )
     assert [path.name for path in disk.iterdir()] in ([], ["x.sif.log"])
     (disk / "x.sif.log").unlink(missing_ok=True)
-    # the same, where it is known
+    # the same, if the size is known
     refusal = failed(*large, "--base", demo, "-o", disk / "x.sif")
-    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* is missing; .* write it elsewhere: -o", refusal)
-    # TMPDIR, which scripts have as /tmp
+    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* are missing; .* write it elsewhere: -o", refusal)
+    # TMPDIR, which is /tmp for scripts
     refusal = failed(*large, "--base", "debian-13", "-o", tmp_path / "y.sif", TMPDIR=small)
     assert refusal.startswith(f"lumiimg: {disk}: layer large: the disk or the quota is full; ")
     assert refusal.endswith("set TMPDIR to a folder with space")

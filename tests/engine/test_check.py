@@ -1,4 +1,4 @@
-"""Real checks: real ld.so, real RCCL 2.13.4, a stand-in plugin on real libfabric; the path turns green, each break red."""
+"""Real checks: real ld.so, real RCCL 2.13.4, a stand-in plugin on real libfabric; each break of the path turns red."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_the_plugin_layer_turns_the_loading_path_green(with_plugin: Path) -> Non
     assert path["provider"] not in {None, "cxi"}
     assert path["libfabric"].startswith("/usr/lib/x86_64-linux-gnu/libfabric.so.1")
     assert any(line.startswith("libfabric.so.1 => /") for line in found["loader.lists"]["evidence"])
-    # no NIC here: loading is proved, the network is not
+    # there is no NIC: loading is proved, the network is not
     assert result.code == ExitCode.UNDECIDED
     assert result.data["answer"] == "undecided"
 
 
 def by_both(image: Path, env: dict[str, str] | None = None) -> Result:
-    """Check by the container engine and by the kernel's own, and compare them; return the first."""
+    """Check with the container engine and with the kernel's own; compare the results and return the first."""
     results = [check(image, env={**(env or {}), **named}) for named in ({}, {"LUMIIMG_ENGINE": "namespaces"})]
     reported = []
     for result in results:
@@ -98,11 +98,11 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 def test_each_break_of_the_plugin_turns_red_with_the_loaders_words(
     with_plugin: Path, tmp_path: Path, make: Callable[[Path], object], identity: str, words: str
 ) -> None:
-    """The broken file is bound over the good one, as a site's bind would: only a run can see it."""
+    """The broken file is bound over the good one, as a site may do: only a container shows it."""
     file = tmp_path / "broken.so"
     make(file)
     binds = {"APPTAINER_BIND": f"{file}:{PLUGIN}"}
-    # the words are the loader's with either engine; a crash comes back through the engine
+    # the message is the loader's with either engine; a crash is reported through the engine
     is_by_both = EVERYTHING or identity == "plugin.crash"
     result = by_both(with_plugin, binds) if is_by_both else check(with_plugin, env=binds)
     assert result.code == ExitCode.NO
@@ -144,7 +144,7 @@ def test_a_folder_gets_the_same_answer_as_its_image_and_newer_probes_where_its_o
     result = check(folder)
     assert result.code == ExitCode.NO
     assert set(findings(result)) == set(findings(check(demo)))
-    # as an image that was built before the simulation was in the netprobe layer
+    # like an image that was built before the netprobe layer contained the simulation
     (folder / "opt/lumiimg/netprobe/bin/rcclsim").unlink()
     found = findings(check(folder, "--simulate-gpu"))
     assert found["simulated.network"]["severity"] == "problem"
@@ -199,7 +199,7 @@ def test_an_old_plugin_is_taken_by_an_old_rccl_and_by_no_new_one(engine: Engine,
 
 @pytest.mark.core
 def test_a_simulation_shows_what_rccl_would_choose_and_is_called_one(demo: Path, with_plugin: Path) -> None:
-    """RCCL 2.13.4 reports it without, too, so here the two can be compared."""
+    """RCCL 2.13.4 reports it without a simulation, too, so the two can be compared."""
     without = check(demo, "--simulate-gpu")
     assert without.code == ExitCode.NO
     assert findings(without)["simulated.network"]["severity"] == "problem"

@@ -1,4 +1,4 @@
-"""A RCCL of today with the HIP that it was built for: Debian's packages of ROCm 7.2.4."""
+"""A current RCCL with the HIP that it was built for: Debian's packages of ROCm 7.2.4."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_the_table_of_gpu_code_is_the_one_of_llvm(image: Path, tmp_path: Path) -
 
 
 LLVM = "22"
-"""As Debian's oldest release that is still looked after has it; 21 and older do not list a CCOB of version 3."""
+"""The version in Debian's oldest supported release; 21 and older do not list a CCOB of version 3."""
 
 
 def llvm(folder: Path, program: str, *words: str) -> str:
-    """Return what a program of LLVM prints, from Debian's packages, which are unpacked only."""
+    """Return the output of an LLVM program from Debian's packages, which are only unpacked."""
     packages = [f"{name}{LLVM}" for name in ("llvm-", "clang-tools-", "libclang-cpp", "libllvm")]
     packages += ["libedit2", "libffi8", "libz3-4"]
     subprocess.run(["apt-get", "download", "--quiet", *packages], cwd=folder, check=True, capture_output=True)
@@ -75,7 +75,7 @@ def llvm(folder: Path, program: str, *words: str) -> str:
 
 @pytest.mark.everything
 def test_the_recipe_of_jax_is_built_whole_but_for_the_fabric(engine: Engine, images: Path) -> None:
-    """The sources of the fabric and the plugin are on GitHub; all else is Debian's and the Python package index's."""
+    """The sources of fabric and plugin are on GitHub; the rest comes from Debian and the Python package index."""
     image = built(images / "debian-jax.sif", "--recipe", "debian-jax", "--fabric", "none")
     printed = inside(engine, image, "python3", "-c", "import jax, jax_rocm7_plugin; print(jax.__version__)")
     assert printed == "0.9.1\n", "the release that is known to build on these packages"

@@ -1,8 +1,8 @@
-"""The Dockerfile of a stack, built for real by Buildah, is the image that lumiimg builds of the same stack; and images of
-a real Podman, which answers as Docker does.
+"""The Dockerfile of a stack, really built by Buildah, gives the image that lumiimg builds from the same stack; and
+images in a real Podman, which has the API of Docker.
 
-Buildah's own `chroot` isolation needs no more than an engine does; what Docker's BuildKit makes of the same file is not
-tried here.
+Buildah's `chroot` isolation needs no more than an engine does; the result of Docker's BuildKit for the same file is not
+tested.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ DIFFERS = (
     "/run",
     "/etc/mtab",
 )
-"""What each builder writes of its own, and files with dates in them."""
+"""Files that each builder adds, and files that contain dates."""
 
 
 @pytest.mark.everything
@@ -104,7 +104,7 @@ def test_a_dockerfile_built_and_converted_is_the_image_that_lumiimg_builds(
     flags = [*(["--fakeroot"] if os.geteuid() else []), PACKED_AS_OURS]
     words: list[str | Path] = [engine.path, "build", *flags, theirs]
     subprocess.run([*words, f"docker-archive:{tmp_path}/docker-archive.tar"], capture_output=True, check=True)
-    # without owner and hard links: an engine gives all files of Docker's images to root, and `layer_of` has each alone
+    # without owners and hard links: an engine gives all files of Docker images to root, and `layer_of` drops hard links
     found, wanted = ({name: (*seen[:2], seen[5]) for name, seen in shown(one).items()} for one in (theirs, ours))
     paths = {name for name in found.keys() | wanted.keys() if not name.startswith(DIFFERS)}
     assert len(paths) > 5000
@@ -115,7 +115,7 @@ def test_a_dockerfile_built_and_converted_is_the_image_that_lumiimg_builds(
     assert len({(answer.code, *sorted(findings(answer))) for answer in answers}) == 1
     report = lumiimg("show", theirs, "--json").data["plan"]
     assert [layer["name"] for layer in (report["base"], *report["layer"])] == ["debian-13", "netprobe", "top"]
-    # a variable of the user's shell is not in the place of a layer's, though it would be in that of an ENV
+    # a variable of the user's shell does not replace that of a layer, though it would replace that of an ENV
     shell = os.environ | {"PYTHONNOUSERSITE": "mine"}
     for image in (ours, theirs):
         ran = subprocess.run([engine.path, "exec", image, "env"], env=shell, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The commands in the documents that need an engine, or Slurm, are run with the real ones; with them the rest of their page."""
+"""Commands in the documents that need an engine or Slurm are run with real ones, along with the rest of their page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole image: for every ELF file in it, the loader model and the real ld.so in the container say the same."""
+"""A whole image: for every ELF file in it, the loader model and the real ld.so in the container agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of how engines differ on the engine of this machine: each row that can be tried is tried, for real."""
+"""The table of engine differences, tested with the engine of this machine: each row that can be tried is tried."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from lumiimg.engine.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-# for an ordinary user, a machine on which /etc/subuid lists nobody
+# simulates, for an ordinary user, a machine on which /etc/subuid lists nobody
 NOBODY_HAS_IDS = "mount --bind {nobody} /etc/subuid && exec setpriv --ambient-caps=-all --inh-caps=-all "
 ROOT = Path(__file__).parents[2]
 
 
 def shown(*words: str | Path) -> dict[str, str]:
-    """What is printed of each row: `same`, `other` or `open`."""
+    """Return what is printed about each row: `same`, `other` or `open`."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=patient(300))
     assert done.returncode == 0, done.stdout + done.stderr
     return {line.split()[1].rstrip(":"): line.split()[0] for line in done.stdout.splitlines()[1:]}

@@ -1,4 +1,4 @@
-"""The shell that an engine has within itself, and the reader: they make the same of the scripts of an image."""
+"""The shell inside an engine and our reader give the same result for the scripts of an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_THE_ENGINE = frozenset(
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
-    """A root file system with `env` alone."""
+    """A root file system that only contains `env`."""
     folder = tmp_path / "sandbox"
     linked = subprocess.run(["ldd", "/usr/bin/env"], capture_output=True, text=True, check=True).stdout
     for path in ("/usr/bin/env", *re.findall(r"/\S+", linked)):
@@ -39,7 +39,7 @@ def sandbox(tmp_path: Path) -> Path:
         shutil.copy(path, folder / path[1:])
     for name in ("bin", "dev", "etc", "proc", "sys", "tmp", ".singularity.d/env"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    shutil.copy("/usr/bin/env", folder / "bin/sh")  # the engine looks for one
+    shutil.copy("/usr/bin/env", folder / "bin/sh")  # the engine requires one
     return folder
 
 

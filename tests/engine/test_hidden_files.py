@@ -1,6 +1,6 @@
-"""What the engine hides: for each folder that it may mount over, is a file of the image there in the container?
+"""What the engine hides: for each folder that it may mount over, is a file of the image visible in the container?
 
-The model is compared with Apptainer itself, setting by setting of its configuration.
+The model is compared with Apptainer itself, for each setting in its configuration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIST = f"for folder; do test -e /$folder/{MARK} && echo $folder; done; true"
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a file of its own in each folder; a folder of the host that has a name as one of the image."""
+    """A root with its own file in each folder, and a host folder with the same name as one in the image."""
     root = small_root(tmp_path_factory.mktemp("hidden") / "image")
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen(engine: Engine, image: Path, words: tuple[str, ...], variables: dict[str, str]) -> set[str]:
-    """Ask the engine."""
+    """Return the files that are visible with the engine."""
     done = subprocess.run(
         [engine.path, *words, image, "/bin/sh", "-c", LIST, "sh", *FOLDERS],
         env=os.environ | variables,
@@ -52,7 +52,7 @@ def seen(engine: Engine, image: Path, words: tuple[str, ...], variables: dict[st
 
 
 def modelled(image: Path, tmp_path: Path, settings: dict[str, str], variables: dict[str, str]) -> set[str]:
-    """Ask the model, with the snapshot of this machine."""
+    """Return the files that are visible by the model, with a snapshot of this machine."""
     engine = ContainerEngine("Apptainer", "1.4.5", None, settings)
     node = read_snapshot(snapshot(host(tmp_path / "node"), host=os.uname().nodename.partition(".")[0], engine=engine))
     with open_image(image) as opened:

@@ -1,6 +1,6 @@
-"""A plugin compiled against the libfabric of the host, of which nothing stays in the image; which providers that lists.
+"""A plugin compiled with the libfabric of the host, of which nothing stays in the image; the providers that it lists.
 
-The machine is a stand-in: Debian's own libfabric with its headers, as apt serves them here, changed to need a libcxi.so.1
+The machine is a stand-in: Debian's libfabric and its headers, as apt offers them here, changed to need a libcxi.so.1
 made by gcc.
 """
 
@@ -50,7 +50,7 @@ mirror = "debian"
 
 
 def packages_of_libfabric() -> list[str]:
-    """Return libfabric, its headers, and all that it needs beside the C library, as apt knows them here."""
+    """Return the packages of libfabric, its headers, and its dependencies except the C library, by apt here."""
     no = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
     words = ["apt-cache", "depends", "--recurse", *no, "libfabric1"]
     printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -80,7 +80,7 @@ def node(images: Path) -> Path:
     scanned = lumiimg("host", "scan", "-o", folder / "host.json", "--include", fabric, env=environment)
     assert scanned.code == 0, scanned.out
     (library / "libfabric.so").symlink_to("libfabric.so.1")
-    # as docs/tutorials/build-vllm.md packs it
+    # packed as in docs/tutorials/build-vllm.md
     named = ("--transform", "s,^lib64,lib,;s,^,libfabric/,", "-C", folder / "libfabric")
     files = ("include/rdma", "lib64/libfabric.so", "lib64/libfabric.so.1")
     subprocess.run(["tar", "-chf", folder / "host-libfabric.tar", *named, *files], check=True)
@@ -130,7 +130,7 @@ def test_fi_provider_lets_through_what_the_real_libfabric_lists(node: Path, tmp_
 
 
 def versions(file: Path, section: str) -> set[str]:
-    """Return the versions of libfabric that a library defines, or needs, by readelf."""
+    """Return the libfabric versions that a library defines or needs, according to readelf."""
     printed = subprocess.run(["readelf", "-WV", file], capture_output=True, text=True, check=True).stdout
     return set(
         re.findall(r"Name: (FABRIC_[\d.]+)", printed.partition(f"Version {section} section")[2].split("\n\n")[0])

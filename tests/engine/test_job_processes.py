@@ -1,4 +1,4 @@
-"""The process of a job on glibcs of other releases, and in the container of the engine: what is predicted is what is opened."""
+"""The process of a job on glibcs of other releases, and in an engine's container: what is predicted is opened."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def systems(mirror: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def test_on_an_older_glibc_no_answer_is_another_than_what_happens(
     suite: str, systems: dict[str, SystemFiles], tmp_path: Path
 ) -> None:
-    """The newest is that of this machine, which the unit tests take."""
+    """The newest one is that of this machine, which the unit tests use."""
     assert systems[suite].glibc == DEBIANS[suite]
     machine = Machine(tmp_path / "images", systems[suite])
     start = [*DEBIANS].index(suite)
@@ -64,7 +64,7 @@ def test_on_an_older_glibc_no_answer_is_another_than_what_happens(
 def test_of_parts_of_two_c_libraries_no_answer_is_another_than_what_happens(
     suite: str, systems: dict[str, SystemFiles], tmp_path: Path
 ) -> None:
-    """One part at a time is that of another release: ld.so, libc and most others end the process, and some do not."""
+    """One part at a time comes from another release: ld.so, libc and most others end the process, but not all do."""
     system = systems[suite]
     base = make("torch-with-rccl", tmp_path / "base", system)
     pairs: list[Pair] = []
@@ -82,7 +82,7 @@ def test_of_parts_of_two_c_libraries_no_answer_is_another_than_what_happens(
 
 @pytest.fixture(scope="module")
 def images_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
-    """A few of the known-good images; RCCL 2.21.5 opens its plugin where it is asked for a unique id."""
+    """A few of the known-good images; RCCL 2.21.5 opens its plugin when a unique id is requested."""
     folder = tmp_path_factory.mktemp("jobs")
     system = system_here(folder / "system")
     names = ("torch-with-rccl", "conda", "in-the-cache")
@@ -94,7 +94,7 @@ def images_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]
 
 
 def put_program(world: World, name: str) -> None:
-    """Put a program of this machine into an image, with its libraries: engines and probes start some."""
+    """Put a program of this machine and its libraries into an image: engines and probes start some."""
     path = f"/usr/bin/{name}"
     listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout.split()
     for file in [path, *(word for word in listed if word.startswith("/"))]:
@@ -126,7 +126,7 @@ sys.meta_path.insert(0, Finder)
 
 @pytest.fixture(scope="module")
 def of_torch(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A good image, whose RCCL looks for its plugin with a GPU alone."""
+    """A good image, whose RCCL only searches for its plugin if there is a GPU."""
     folder = tmp_path_factory.mktemp("start-up")
     world = make("torch-with-rccl", folder / "good", system_here(folder / "system"))
     package = world.torch("/usr", "librccl.so", VERSION)
@@ -139,7 +139,7 @@ def of_torch(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def speaking_rccl(world: World, package: str, version: str) -> None:
-    """Put an RCCL into a torch that says its version."""
+    """Put an RCCL that reports this version into a torch."""
     known = generation_of(version)
     assert known is not None
     major, minor, patch = version.split(".")
@@ -169,7 +169,7 @@ def is_editable(world: World) -> None:
 
 
 def imports_another(world: World) -> None:
-    """Whose RCCL looks for a plugin of another name."""
+    """Make start-up code import another torch, whose RCCL searches for a plugin of another name."""
     site = world.folder_of("/usr")
     shutil.copytree(world.at(f"{site}/torch"), world.at("/opt/src/torch"))
     speaking_rccl(world, "/opt/src/torch", "2.26.6")
@@ -229,7 +229,7 @@ def test_what_files_leave_open_of_a_process_is_answered_by_the_process(
 def test_a_library_that_a_bind_puts_in_front_is_found_by_starting_the_program(
     images_of_jobs: dict[str, World], tmp_path: Path
 ) -> None:
-    """A folder of the host over one that Python's DT_RPATH names: the files cannot know."""
+    """A host folder over one that Python's DT_RPATH names, which the files cannot show."""
     world = images_of_jobs["conda"]
     stray = tmp_path / "stray"
     stray.mkdir()

@@ -1,9 +1,9 @@
-"""Job scripts, submitted for real: four nodes of a Slurm on one machine, an image with torch for CPUs, two nodes a job.
+"""Job scripts, really submitted: four nodes of a Slurm on one machine, an image with torch for CPUs, two nodes per job.
 
-Real are the scheduler, the container, torch and its collectives (gloo), torchrun, Ray, Lightning, and the cores: a node
-has two, which the site of these tests gives to two ranks, crosswise. Stand-ins are the GPUs, of which the scripts ask
-for two (the nodes have none, so sbatch is told 0), names of nodes (all four are this machine: libnss-wrapper gives each an
-address of loopback), and vLLM, of which a small program has the command line.
+The scheduler, the container, torch and its collectives (gloo), torchrun, Ray, Lightning and the cores are real: a node
+has two cores, which the site of these tests gives to two ranks, crosswise. The GPUs are stand-ins: scripts request two,
+but the nodes have none, so sbatch gets 0. So are the node names (all four are this machine: libnss-wrapper gives each a
+loopback address), and vLLM, of which a small program has the command line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ source = "the tests"
 date = 2026-11-21
 files = [{files}]
 """
-# the scripts of wheels are not made by unpacking them; vLLM's is a stand-in
+# unpacking wheels does not create their scripts; vLLM's is a stand-in
 POST = """\
 site=/usr/local/lib/python3.11/dist-packages
 mkdir -p "$site"
@@ -55,7 +55,7 @@ END
 chmod 755 /usr/local/bin/ray /usr/local/bin/vllm
 ln -s python3 /usr/bin/python
 """
-# torch asks for IPv6 addresses, mapped where there are none, and libnss-wrapper maps nothing
+# torch requests IPv6 addresses, mapped if there are none, and libnss-wrapper does not map them
 HOSTS = "".join(f"{v6}127.0.1.{number} nid00000{number}\n" for number in range(1, 5) for v6 in ("", "::ffff:"))
 SITE = f"""{FOUR_NODES}
 [[environment]]
@@ -143,7 +143,7 @@ json.dump([seen() | {"addresses": sorted(node["NodeManagerAddress"] for node in 
 
 @pytest.fixture(scope="session")
 def with_torch(images: Path) -> Path:
-    """Debian 12 with torch for CPUs, Ray and Lightning; its layers are stored, so it is built once."""
+    """Debian 12 with torch for CPUs, Ray and Lightning; its layers are cached, so it is built once."""
     wheels = images / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON]
     done = subprocess.run([*pip, "--dest", wheels, *WHEELS], capture_output=True, text=True, check=False)
@@ -153,7 +153,7 @@ def with_torch(images: Path) -> Path:
     layers = images / "layers-of-jobs"
     work = layers / "work"
     work.mkdir(parents=True)
-    # a layer's files have plain names
+    # files of a layer must have plain names
     names = [f.rename(work / f"wheel-{n:02}.whl").name for n, f in enumerate(sorted(wheels.glob("*.whl")))]
     (work / "layer.toml").write_text(LAYER.format(files=", ".join(f'"{name}"' for name in names)))
     (work / "post.sh").write_text(POST)
@@ -182,7 +182,7 @@ def submit(
     *options: str,
     robust: bool = False,
 ) -> Ended:
-    """Write a script by `lumiimg job`, submit it, wait for its end."""
+    """Write a script with `lumiimg job`, submit it, and wait for its end."""
     (folder / "four.toml").write_text(SITE)
     (folder / "hosts").write_text(HOSTS)
     (folder / "work.py").write_text(program)
@@ -197,7 +197,7 @@ def submit(
     ]
     ran = lumiimg("job", image, *words, "-o", folder / "job.sh", "--", *command, "it's one word")
     assert ran.code == ExitCode.GOOD, ran.err
-    # the shell's own bindings must not reach the container, and the tests' lumiimg is the one on PATH
+    # the shell's own binds must not reach the container, and the lumiimg on PATH is that of the tests
     bound = {"SINGULARITY_BIND": "/nonexistent"} if robust else {}
     env = slurm | bound | {"PATH": f"{lumiimg_on_path(folder)}:{slurm['PATH']}"}
     done, text = waited(folder, env)
@@ -208,7 +208,7 @@ def submit(
 
 
 def waited(folder: Path, env: dict[str, str], *options: str) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Submit job.sh and wait for its end; return that, and what the job printed."""
+    """Submit job.sh and wait for its end; return the result of sbatch, and the output of the job."""
     out = folder / "job.out"
     argv = ["sbatch", "--wait", "--gpus-per-node=0", "--time=5", f"--output={out}", *options, "job.sh"]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=patient(400))
@@ -250,9 +250,9 @@ def test_ranks_of_two_nodes_meet_with_their_numbers_and_cores(
     assert [rank["OF_RANK"] for rank in ended.seen] == ["/tmp/of-0", "/tmp/of-1"] * 2
     assert {rank["OMP_NUM_THREADS"] for rank in ended.seen} == {"1"}
     assert all(rank["argv"] == ["it's one word"] for rank in ended.seen)
-    # what the engine says that it bound: nothing of the shell that the job was submitted from
+    # the binds that the engine reports: none from the shell in which the job was submitted
     assert {rank["SINGULARITY_BIND"] for rank in ended.seen} == {str(ended.folder)}
-    # gloo is not RCCL: the log reader, started at the end, says that there is nothing to read, and changes no exit code
+    # gloo is not RCCL: the log reader at the end reports that there is nothing to read, and leaves the exit code alone
     assert str(ended.folder / "nccl") in ended.out
 
 
@@ -287,7 +287,7 @@ def test_a_rank_that_dies_ends_the_job_with_a_failure(
 ) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '3': sys.exit(7)\ntime.sleep(600)\n"
     ended = submit(tmp_path, with_torch, slurm, program, "--launch", launch, robust=launch == "torchrun")
-    # the largest of all ranks', as srun has it: those that it ended have one, too
+    # srun returns the largest exit code of all ranks, including those that it ended
     assert ended.code >= (7 if launch == "srun" else 1), ended.out
     assert "TIME LIMIT" not in ended.out
     assert str(ended.folder / "nccl") in ended.out, "the log is read where the program failed, too"
@@ -353,7 +353,7 @@ def test_a_job_submitted_from_inside_of_another_has_its_ranks_in_order(
 ) -> None:
     guard, profile = (["--robust"], {"APPTAINER_CLEANENV": "1"}) if robust else ([], {})
     script_with_caches(demo, tmp_path, 'echo "rank $RANK, $LOCAL_RANK of its node"', *guard)
-    # srun hands on SLURM_DISTRIBUTION=cyclic, salloc SLURM_MEM_PER_CPU, which srun refuses beside the job's own
+    # srun passes on SLURM_DISTRIBUTION=cyclic, and salloc SLURM_MEM_PER_CPU, which srun refuses beside the job's own
     inner = "sbatch --wait --mem=100 --gpus-per-node=0 --time=5 --output=job.out job.sh"
     outer = ["salloc", "--nodes=1", "--mem-per-cpu=20", "srun", "--ntasks=1", "sh", "-c", inner]
     done = subprocess.run(
@@ -369,7 +369,7 @@ def test_a_job_submitted_from_inside_of_another_has_its_ranks_in_order(
 def test_what_a_cancelled_job_has_in_tmp_goes_with_it(
     gpus: int, demo: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
-    """A node with one task has it removed by the epilog of that task, also where the task does not heed SIGTERM."""
+    """On a node with one task, the epilog of that task removes it, even if the task ignores SIGTERM."""
     program = 'trap "" TERM; touch "$OF_JOB/of-$RANK"; sleep 600; sleep 600'
     script_with_caches(demo, tmp_path, program, "--gpus", str(gpus))
     argv = ["sbatch", "--parsable", "--gpus-per-node=0", "--time=5", "--output=job.out", "job.sh"]
@@ -386,16 +386,16 @@ def test_what_a_cancelled_job_has_in_tmp_goes_with_it(
 FRAMEWORKS = ["ddp", "fsdp", "deepspeed", "lightning", "vllm", "ray", "plain"]
 SHAPES = ["--nodes 1", "--nodes 2", "--nodes 4 --gpus 2"]
 SCRIPTS = list(product([True, False], FRAMEWORKS, SHAPES))
-"""Of jobs on whole and on shared nodes."""
+"""Scripts of jobs on whole and on shared nodes."""
 SOME_SCRIPTS = [(bool(n % 2), framework, SHAPES[n % len(SHAPES)]) for n, framework in enumerate(FRAMEWORKS)]
-"""Each framework and each shape, but not each framework in each shape."""
+"""Each framework and each shape, but not every combination."""
 
 
 @pytest.mark.parametrize(("whole", "framework", "shape"), SCRIPTS if EVERYTHING else SOME_SCRIPTS)
 def test_a_script_for_lumi_is_one_that_slurm_accepts(
     whole: bool, framework: str, shape: str, bare: Path, slurm: dict[str, str], tmp_path: Path
 ) -> None:
-    """The partition `lumi-like` has nodes with the cores, memory and GPUs of LUMI-G, in the books of Slurm alone."""
+    """The partition `lumi-like` has the cores, memory and GPUs of LUMI-G only in the configuration of Slurm."""
     text = (Path(sites.__file__).with_name("sites") / "lumi.toml").read_text()
     site = tmp_path / "like.toml"
     site.write_text(text.replace(f'name = "{"standard-g" if whole else "small-g"}"', 'name = "lumi-like"'))

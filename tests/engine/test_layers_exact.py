@@ -1,4 +1,4 @@
-"""A layer is exactly what its script did: whatever it does to files, all ways to build show what the engine alone does."""
+"""A layer is exactly what its script did to files: all build strategies give the result of the engine alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 19
 
 
 def write_layers(folder: Path, scripts: Sequence[str]) -> list[str | Path]:
-    """Write one layer a script; return the words that ask for them."""
+    """Write a layer for each script; return the options that request them."""
     words: list[str | Path] = ["--layers", folder]
     for number, text in enumerate(scripts):
         write_layer(folder / f"n{number}", text)
@@ -44,7 +44,7 @@ def build(output: Path, way: str, cache: Path, *words: str | Path, code: int = 0
 
 
 def differences(engines: Path, ours: Path) -> list[FileDifference]:
-    """What differs, but for times: what is newer than the bytes of an image may depend on is as old as they are."""
+    """Return the differences, except for times that our builds limit to EPOCH, as newer ones would change the bytes."""
     with open_image(engines) as first, open_image(ours) as second:
 
         def is_capped(path: str) -> bool:
@@ -57,14 +57,14 @@ def differences(engines: Path, ours: Path) -> list[FileDifference]:
 
 @pytest.fixture(scope="module")
 def nasty(small: Path, images: Path, engine: Engine) -> dict[str, Path]:
-    """The same stacks by every way."""
+    """The same stacks, built by every strategy."""
     folder = images / "nasty"
     words = ["--base", small, *write_layers(folder / "layers", [script(n, STACKS, SEED) for n in range(LAYERS)])]
     found = {way: folder / f"{way}.sif" for way in ("overlay", "sandbox", "mixed")}
     found["engine"] = built_by_engine(engine, folder / "engine.sif", *words)
     for way in ("overlay", "sandbox"):
         build(found[way], way, folder / f"cache-{way}", *words)
-    # the uppermost layer in a sandbox of layers that overlays have made
+    # the top layer in a sandbox, on layers made by overlays
     build(folder / "lower.sif", "overlay", folder / "cache-mixed", *words[:-2])
     build(found["mixed"], "sandbox", folder / "cache-mixed", *words)
     return found
@@ -87,7 +87,7 @@ CAPABLE = "import os, struct; os.setxattr('/opt/capable', 'security.capability',
 
 
 WAITS = "echo waiting\nwhile read -r line </etc/passwd; do :; done\ntrue\n"
-"""It ends well, whatever it could not read."""
+"""Exits with 0 even if it could not read the file."""
 
 
 def test_layers_whose_file_system_dies_are_not_taken_for_empty(small: Path, tmp_path: Path) -> None:

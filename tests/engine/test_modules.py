@@ -1,4 +1,4 @@
-"""Modules and wrappers with a real engine, a real image, and a module system on top."""
+"""Modules and wrappers with a real engine, a real image, and a real module system."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD = "a 'b' \"c\" [d].sif"
 
 
 def module(image: Path, folder: Path, *more: str | Path) -> Path:
-    """Make a module called its/1 and return the folder of its wrappers."""
+    """Make a module called its/1; return the folder of its wrappers."""
     result = lumiimg("module", image, "-o", folder, "--name", "its/1", "--json", *more)
     assert result.code == 0, result.err
     return Path(result.data["files"]["wrappers"])
@@ -102,20 +102,20 @@ def test_a_job_script_loads_the_module_and_has_binds_and_variables_inside(
             'echo "${SIF-none} ${SINGULARITY_BIND-none}"',
         )
     )
-    # the folder of the test is bound by nothing else
+    # nothing else binds the folder of the test
     env = {"SLURM_NODEID": "1", "APPTAINER_NO_MOUNT": "tmp,home,cwd"}
     lines = ran("bash", "-c", script, env=env, cwd=Path("/")).splitlines()
     assert lines == [f"x hsn0,hsn1 {data}/1 False", "x hsn0,hsn1 None False", "none none"]
 
 
 def test_a_real_srun_starts_ranks_as_the_mpich_of_the_image_wants(tmp_path: Path, slurm: dict[str, str]) -> None:
-    """By the module; by what the image sets itself it does not, as srun is outside of it."""
+    """Because of the module: variables of the image have no effect on srun, which runs outside it."""
     image = fabric_builder.image(tmp_path / "image")
     library(image / "usr/lib/libmpi.so.12")
     made = lumiimg("module", image, "-o", tmp_path / "mods", "--name", "mpi/1", "--site", "lumi")
     assert made.code == 0, made.err
     ((loaded,), _) = environments("lmod", tmp_path / "mods/modulefiles", ["load mpi"])
-    # what PMI-2 gives a rank by which MPICH knows how many they are
+    # the variable of PMI-2 from which MPICH gets the number of ranks
     ask = ["srun", "-N1", "-n2", "--overlap", "sh", "-c", 'echo "of ${PMI_SIZE:-1}"']
     for environment, expected in ((slurm | {"SLURM_MPI_TYPE": loaded["SLURM_MPI_TYPE"]}, "of 2"), (slurm, "of 1")):
         done = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=patient(120))

@@ -1,4 +1,4 @@
-"""The engine of the kernel's own starts programs as the real engine does, and an image can do nothing outside of itself."""
+"""The kernel's own engine starts programs as the real engine does, and an image cannot affect anything outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 _OF_ENGINES = {
     "APPTAINER_APPNAME", "APPTAINER_BIND", "APPTAINER_COMMAND", "SINGULARITY_BIND", "PROMPT_COMMAND", "USER_PATH", "SHLVL", "_",
 }  # fmt: skip
-"""What Apptainer says of itself, and what shells do."""
+"""Variables that Apptainer sets about itself, and those of shells."""
 _SEEN = r"""
 pwd
 id
@@ -50,7 +50,7 @@ def _start(
 
 
 def _files(engine: Engine, image: Path, *what: str) -> list[str]:
-    """Return a line a file of what anybody may list."""
+    """Return a line for each file that any user may list."""
     shown = ["(", "-type", "f", "-printf", r"%m %s %p\n", ")", "-o", "-printf", r"%y %m %l %p\n"]
     find = ["find", *what, "-xdev", "-readable", *shown]
     return sorted(_start(engine, image, ["sh", "-c", 'exec 2>/dev/null; "$@"; :', "sh", *find]).splitlines())
@@ -63,7 +63,7 @@ def kernel() -> Engine:
 
 @pytest.fixture(scope="module")
 def folder(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the image as a folder of this user's."""
+    """The files of the image as a folder that this user owns."""
     path = tmp_path_factory.mktemp("unpacked") / "root"
     offset = next(line.split("|")[3].split("-")[0].strip() for line in _listed(demo) if "*System" in line)
     words: list[str | Path] = [
@@ -89,7 +89,7 @@ def _listed(image: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def layered(engine: Engine, demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image with a partition over it, as `overlay create` of an engine, and other people, add one."""
+    """The image with an overlay partition, as `overlay create` of an engine, or other people, add one."""
     folder = tmp_path_factory.mktemp("layered")
     (folder / "upper/opt").mkdir(parents=True)
     (folder / "upper/opt/over").write_text("text\n")
@@ -183,7 +183,7 @@ def test_a_program_ends_as_it_does_by_the_engine(engine: Engine, kernel: Engine,
             subprocess.run(exec_words(one, demo, ["sh", "-c", ending]), capture_output=True, check=False).returncode
             for one in (kernel, engine)
         ]
-        # as lumiimg reads them: a shell of the image is between, and ends with 128 and the number of a signal
+        # as lumiimg reads them: a shell of the image is in between, and exits with 128 plus the number of the signal
         assert [code if code >= 0 else 128 - code for code in codes] == [codes[0]] * 2, ending
 
 

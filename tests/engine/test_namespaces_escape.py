@@ -1,7 +1,7 @@
-"""Ways out of a container that were seen elsewhere, or that a kernel might have: none leads out of the kernel's own engine.
+"""Container escapes that were seen elsewhere, or that a kernel might allow: none leaves the kernel's own engine.
 
-The chains run with a Python that belongs to the user, as those of uv, conda and pyenv do: what writes over it runs as the
-user the next time (as CVE-2019-5736 of runc).
+The chains run with a Python owned by the user, like those of uv, conda and pyenv: what overwrites it would run as the
+user the next time (as in CVE-2019-5736 of runc).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOURCE = Path(__file__).parent / "escapes/escapes.c"
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with programs of this machine, and that of the escapes, as an image."""
+    """An image folder with programs of this machine, and the program of the escapes."""
     needs("gcc")
     root = small_root(tmp_path_factory.mktemp("programs") / "root")
     subprocess.run(["gcc", "-static", "-O1", "-Wall", "-Werror", "-o", root / "bin/escapes", _SOURCE], check=True)
@@ -45,13 +45,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def image(programs: Path, tmp_path: Path) -> Path:
-    """A copy of it for one test."""
+    """A copy of that image for one test."""
     return Path(shutil.copytree(programs, tmp_path / "image", symlinks=True))
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python of the user's with the packages of this one."""
+    """A Python owned by the user, with the packages of this one."""
     venv = Path(sys.prefix)
     program = tmp_path / "python/bin/python3"
     program.parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ _SHELLS = {
 @pytest.mark.threat
 @pytest.mark.parametrize("what", _SHELLS)
 def test_no_program_of_an_image_is_a_link_to_the_engine(image: Path, what: str) -> None:
-    """At that moment /proc/self/exe is the engine's Python: it would run with libraries of the image."""
+    """While it starts, /proc/self/exe is the engine's Python, which would run with libraries of the image."""
     (image / "bin/linked").symlink_to("/proc/self/exe")
     (image / "bin/scripted").write_text("#!/bin/linked\n")
     (image / "bin/scripted").chmod(0o755)
@@ -119,7 +119,7 @@ _REFUSED = {"EPERM", "EACCES", "EINVAL", "ENOENT", "ENOSYS", "EROFS", "ENXIO"}
 _TRIES = (
     ({"2"}, ("processes",)),
     ({"ETXTBSY", "EROFS", "EACCES"}, ("write /proc/1/exe",)),
-    # the first process is the image's own shell: each may do with it what it wants
+    # the first process is the image's own shell: programs of the image may do anything with it
     ({"ok", "EFAULT"}, ("/proc/1/mem", "/proc/1/maps", "/proc/1/fd", "ptrace 1", "process_vm_writev 1")),
     ({"ENOENT"}, ("/proc/1/root", "/proc/1/cwd")),
     ({"ok"}, ("unshare users", "clone3 users", "unshare users and mounts", "raise max_user_namespaces")),
@@ -127,13 +127,13 @@ _TRIES = (
     ({"ENOSYS"}, ("a key of the session", "the user's keyring")),
     ({"ok", *_REFUSED}, ("userfaultfd", "io_uring", "fanotify", "bpf", "setns")),
 )  # fmt: skip
-"""What may come of a try; else it is one of the refusals."""
+"""Allowed results of an attempt, in addition to refusals."""
 _OF_PROBES = (
     ({"ENOSPC"}, ("unshare users", "clone3 users", "unshare users and mounts")),
     (_REFUSED, ("raise max_user_namespaces", "chroot")),
     ({"ok"}, ("a key of the session", "the user's keyring")),
 )
-"""What differs there: no program has privileges, and the keys are those of the user whose program it is."""
+"""Differences there: no program has privileges, and the keys are those of the user who runs it."""
 _WITH_A_KEY = """\
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -163,7 +163,7 @@ def test_what_a_program_tries_stays_in_its_container(image: Path, way: str) -> N
 @pytest.mark.threat
 @pytest.mark.parametrize("names", [("bash",), ("bash", "sh", "dash")])
 def test_the_first_program_of_a_container_is_in_the_image_itself(image: Path, names: tuple[str, ...]) -> None:
-    """Whoever may write to /tmp could make it a link to the engine's Python right before it is started."""
+    """Anyone who can write to /tmp could replace it with a link to the engine's Python just before it is started."""
     with tempfile.TemporaryDirectory(dir="/tmp") as shared:
         shutil.copy(image / "bin/bash", shared)
         for name in names:
@@ -179,7 +179,7 @@ def test_the_first_program_of_a_container_is_in_the_image_itself(image: Path, na
 @pytest.mark.skipif(os.geteuid() == 0, reason="root has power over all mounts")
 @pytest.mark.parametrize("way", ["build", "test"])
 def test_root_in_a_build_has_no_power_over_the_mounts_around_it(image: Path, way: str) -> None:
-    """By such power a program entered the mounts in which an overlay is laid, and from there wrote into the home."""
+    """With such power, a program entered the mounts in which an overlay is set up, and wrote to the home from there."""
     users = ("/bin/sh", "-c", 'readlink /proc/self/ns/user; exec "$@"', "sh")
     done = start(
         image, "bash", "-c", "readlink /proc/self/ns/user", way=way, within=[*PROGRAM, "root", "--mounts", *users]
@@ -199,7 +199,7 @@ def _unchanged(file: Path) -> Callable[[], None]:
 
 @pytest.fixture
 def layer(image: Path, tmp_path: Path) -> list[str | Path]:
-    """The words that build on it with a layer, whose script is written by each test."""
+    """The options that build on that image with a layer, whose script each test writes."""
     layers = write_layer(tmp_path / "layers/escape")
     words: list[str | Path] = ["-m", "lumiimg", "build", "--base", squashed(image), "--layers", layers]
     return [*words, "--add", "escape", "--fabric", "none", "-o", tmp_path / "built.sif", "--strategy"]
@@ -208,7 +208,7 @@ def layer(image: Path, tmp_path: Path) -> list[str | Path]:
 def _started(
     way: str, script: str, image: Path, layer: list[str | Path], folder: Path
 ) -> tuple[list[str | Path], dict[str, str]]:
-    """Return the words and variables by which a script runs in a build, or in the container of a probe."""
+    """Return the arguments and variables that run a script in a build, or in the container of a probe."""
     (folder / "layers/escape/post.sh").write_text(script)
     words: list[str | Path] = [*layer, way]
     if way in STRATEGIES:
@@ -251,7 +251,7 @@ def test_what_hides_from_its_end_dies_with_lumiimg(
 
 @pytest.mark.threat
 def test_a_program_that_stops_the_engine_is_ended_all_the_same(image: Path) -> None:
-    """A signal to its group reaches the engine's own processes, and lumiimg ends them at the limit of time."""
+    """A signal to its group reaches the engine's own processes, and lumiimg ends them at the time limit."""
     mark = f"{900 + os.getpid() / 1e6}"
     argv = ["bash", "-c", f"escapes stay {mark}; kill -{signal.SIGSTOP.value} 0"]
     done = run(exec_words(of_kernel(), image, argv), env=os.environ, timeout_s=2)

@@ -1,4 +1,4 @@
-"""Attacks on the engine of the kernel's own: hostile images, programs that stay, machines that refuse."""
+"""Attacks on the kernel's own engine: hostile images, programs that do not end, machines that refuse namespaces."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with programs of this machine and their libraries, as an image."""
+    """An image folder with programs of this machine and their libraries."""
     return small_root(tmp_path_factory.mktemp("programs") / "root")
 
 
 @pytest.fixture
 def image(programs: Path, tmp_path: Path) -> Path:
-    """A copy of it for one test."""
+    """A copy of that image for one test."""
     return Path(shutil.copytree(programs, tmp_path / "image", symlinks=True, copy_function=os.link))
 
 
@@ -100,7 +100,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @pytest.mark.threat
 def test_root_hands_no_capability_on_to_a_probe(image: Path) -> None:
-    """Root of a container that makes no namespaces of users, and whose engine has left it such capabilities."""
+    """Root in a container that cannot create user namespaces, and whose engine has left it such capabilities."""
     needs("unshare")
     within = ["unshare", "--map-root-user", sys.executable, "-c", _HANDS_ON]
     done = start(image, "bash", "-c", "grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status", within=within)
@@ -113,7 +113,7 @@ def test_root_hands_no_capability_on_to_a_probe(image: Path) -> None:
 @pytest.mark.threat
 @pytest.mark.parametrize("argv", [["no-such-program"], ["/bin/sh", "-c", "exit 7"], ["/etc/passwd"]])
 def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[str]) -> None:
-    """Python would look for a module that it has not read yet in the image, by the path that it has on this machine."""
+    """Python would search the image for a module that it has not imported yet, under the path on this machine."""
     places = {Path(encodings.__file__).parent, Path(os.__file__).parent, ROOT / "lumiimg"}
     trap = "import os\nos.write(2, b'code of the image runs')\n"
     for place in places:
@@ -137,11 +137,11 @@ def test_nothing_of_an_image_runs_in_the_engine_itself(image: Path, argv: list[s
 
 
 _OF_THIS_MACHINE = Path("/etc/ld.so.conf")
-"""A file that is not in the image, and is not shown in a container."""
+"""A file of this machine that is neither in the image nor visible in a container."""
 
 
 def _put(place: Path, what: str, outside: Path) -> None:
-    """Put something in the place of what an image has."""
+    """Replace a part of an image with something else."""
     if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     place.unlink(missing_ok=True)
@@ -203,14 +203,14 @@ def test_whatever_an_image_has_at_a_mount_point_a_bind_is_where_it_is_asked_for_
 def test_a_bind_below_a_link_of_an_image_is_never_put_on_a_file_of_this_machine(
     image: Path, tmp_path: Path, what: str, way: str
 ) -> None:
-    """In a build the image has no such file, and the bind is refused: unless it were put on this machine's."""
+    """In a build, the image has no such file, and the bind is refused, unless it reached that of this machine."""
     name = _OF_THIS_MACHINE.name
     _put(image / "opt/new", what, _OF_THIS_MACHINE.parent)
     looks = f"cat /opt/new/{name}; [ -e /etc/{name} ] && echo 'at the end of the link'; exit 0"
     done = _bound(image, tmp_path, f"/opt/new/{name}", way, looks)
     if way == "build":
         assert done.stderr == f"FATAL:   /opt/new/{name} cannot be bound: No such file or directory\n"
-    else:  # the engine follows all links but absolute ones, in whose place it puts a folder
+    else:  # the engine follows all links except absolute ones, which it replaces with a folder
         is_followed = what in {"relative link", "link upwards"}
         assert done.stdout == "bound\n" + ("at the end of the link\n" if is_followed else "")
 
@@ -233,7 +233,7 @@ for name, text in (own | {"sys/user/max_user_namespaces": "0"}).items():
         file.write(text)
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Become a program of a user to whom the kernel gives no namespaces."""
+"""Runs a program as a user to whom the kernel gives no namespaces."""
 _AS_ROOT = (*PROGRAM, "root", "--mounts", "/bin/sh", "-c")
 
 

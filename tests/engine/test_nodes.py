@@ -1,5 +1,5 @@
-"""`lumiimg check --nodes` on the four nodes of a real Slurm: all well, one other than the rest, one that dies, one that
-never starts. The image has a stand-in net plugin on a real libfabric; there is no NIC, so a node that is well is undecided.
+"""`lumiimg check --nodes` on the four nodes of a real Slurm: all well, one that differs, one that dies, one that never
+starts. The image has a stand-in net plugin on a real libfabric; as there is no NIC, a node that is well is undecided.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 OPERATOR = SLURM_CONF_FILE.parent / "operator"
-"""`.ci/slurm` reads it: a node dies, or comes back."""
+"""A pipe that `.ci/slurm` reads: it makes a node die or come back."""
 ALL = [f"nid00000{number}" for number in (1, 2, 3, 4)]
 
 
 @dataclass(frozen=True)
 class CheckRun:
-    """What a check in a job came to."""
+    """The result of a check in a job."""
 
     code: int
     report: dict[str, Any]
@@ -53,7 +53,7 @@ class CheckRun:
 def check_in_job(
     slurm: dict[str, str], folder: Path, image: Path, *options: str, before: str = "", nodes: int = 4, **variables: str
 ) -> CheckRun:
-    """Run the check in an allocation of its nodes; `before` is done in the job before it."""
+    """Run the check in an allocation of its nodes; `before` runs first in the job."""
     command = shlex.join(
         [sys.executable, "-m", "lumiimg", "check", str(image), "--nodes", str(nodes), "--json", *options]
     )
@@ -67,14 +67,14 @@ def check_in_job(
 
 
 def login(folder: Path, *words: str | Path, env: dict[str, str], program: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """Start the check where there is no job: it submits one."""
+    """Start the check outside a job, so that it submits one."""
     argv = [*program, sys.executable, "-m", "lumiimg", "check", *map(str, words)]
     return subprocess.Popen(argv, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
 def operator(slurm: dict[str, str]) -> Any:
-    """The pipe; afterwards all four nodes are there again."""
+    """The path of the pipe; afterwards, all four nodes are restored."""
     os.close(os.open(OPERATOR, os.O_WRONLY | os.O_NONBLOCK))  # fails where nobody reads it; a job would wait for ever
     yield OPERATOR
     for node in ALL:
@@ -137,7 +137,7 @@ def test_a_node_with_another_library_stands_apart(
 def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_command_shows_it(
     slurm: dict[str, str], demo: Path, tmp_path: Path
 ) -> None:
-    """A stand-in for the engine, whose words are of each node alone."""
+    """The engine is a stand-in whose message differs on each node."""
     (engine := tmp_path / "apptainer").write_text(
         'if [ "$1" = --version ]; then echo apptainer version 1.4.5; exit; fi\n'
         'echo "FATAL:   extract: /tmp/rootfs-$$/root: No space left on device ($SLURMD_NODENAME)" >&2; exit 255\n'
@@ -154,7 +154,7 @@ def test_an_engine_that_starts_no_container_anywhere_is_the_answer_and_the_comma
     done = subprocess.run(shlex.split(advice["next"]), env=slurm | path, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "No space left on device (nid000001)" in done.stderr
-    # those that gave no answer are asked again, and no others; the new report is of all
+    # only nodes without an answer are checked again; the new report covers all
     report = tmp_path / "earlier.json"
     ran.report["groups"][0]["nodes"].remove("nid000002")
     silent = [{"nodes": ["nid000002"], "why": "never started"}]
@@ -211,7 +211,7 @@ def test_a_node_that_never_starts_costs_its_own_answer_alone(
 def test_answers_that_came_before_the_time_of_the_job_is_up_are_stored(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
-    """The shortest limit that Slurm has is a minute; one node answers nothing for longer."""
+    """The shortest time limit of Slurm is a minute; one node is silent for longer."""
     env = slurm | prolog(tmp_path, "if [ $SLURMD_NODENAME = nid000003 ]; then sleep 90; fi")
     program = login(tmp_path, with_plugin, "--nodes", "4", "--json", "--sbatch=--partition=four --time=1", env=env)
     out, output = program.communicate(timeout=patient(300))
@@ -230,7 +230,7 @@ def prints_nothing(argv: list[str], env: dict[str, str]) -> bool:
 def test_a_check_that_is_interrupted_leaves_no_job_and_no_folder(
     slurm: dict[str, str], with_plugin: Path, tmp_path: Path
 ) -> None:
-    # these tests may run under nohup, which has all programs below it ignore a hang-up
+    # these tests may run under nohup, which makes all its descendants ignore SIGHUP
     heard = ("env", "--default-signal=HUP")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with login(tmp_path, with_plugin, "--nodes", "4", env=slurm, program=heard) as program:
@@ -273,7 +273,7 @@ def findings_of(check_run: CheckRun) -> dict[str, Any]:
 def test_the_gpus_of_a_collective_are_those_of_the_nodes_not_of_where_it_is_started(
     slurm: dict[str, str], demo: Path, gpus: dict[str, str], tmp_path: Path
 ) -> None:
-    """As with salloc on LUMI, whose shell is on a login node: here the stand-ins are bound in the tasks of a step only."""
+    """As with salloc on LUMI, whose shell is on a login node: the stand-ins are bound only in the tasks of a step."""
     bound = [f"echo {shlex.quote(f'export {name}={value}')}" for name, value in gpus.items()]
     variables = {"STANDIN_NETWORK": "cxi"} | prolog(tmp_path, NAMED, *bound)
     done = check_in_job(slurm, tmp_path, demo, nodes=2, **variables)

@@ -1,4 +1,4 @@
-"""A real engine as the judge of layers: whatever stack of them it unpacks, lumiimg sees the same files."""
+"""A real engine as the oracle for layers: whatever stack it unpacks, lumiimg sees the same files."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_any_stack_of_layers_is_what_the_engine_unpacks(engine: Engine, tmp_path
             for found in compare(ours.root, theirs.root).files:
                 if found.path == "/" or found.path.split("/")[1] in _OF_THE_ENGINE:
                     continue
-                # users own all that they unpack, and umoci notes the owner; what no layer lists has the mode of a umask
+                # users own what they unpack, and umoci records the owner; the umask decides the mode of unlisted folders
                 others = {"time", "mode"} if theirs.root.is_dir(found.path) else set()
                 assert found.what in {"owner", "extended attributes", *others}, (seed, found)

@@ -1,6 +1,6 @@
-"""A user's requirement file in an image, out of an index on loopback: built, imported, and what is below is as it was.
+"""A user's requirement file in an image, from an index on loopback: built, imported, and what is below is unchanged.
 
-torch is a stand-in: a module that says of itself what ROCm's says. Everything else is real, pip and the scripts of the layer included.
+torch is a stand-in with the metadata of ROCm's. Everything else is real, including pip and the scripts of the layer.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def build_wheel(folder, settings=None, metadata=None):
     return name
 """,
 }
-"""A project whose build asks for a package of the index, and for its version."""
+"""A project whose build requires a package from the index, and uses its version."""
 USE = "import little_tool, torch; print(little_tool.greeting(), torch.__version__)"
 
 
 @dataclass(frozen=True)
 class Made:
-    """The image, and where it was made."""
+    """The image, and the folder in which it was made."""
 
     folder: Path
     common: tuple[str, ...]
@@ -88,7 +88,7 @@ class Made:
         return lumiimg(*words, *self.common, cwd=self.folder)
 
     def run_with(self, engine: Engine, environment: str, *argv: str) -> str:
-        """Run a program in the container with an environment over the image; return what it printed."""
+        """Run a program in the container with an environment over the image; return its output."""
         bind = ["--bind", f"{self.folder / environment}:/user-software:image-src=/,ro"]
         return inside(engine, self.image, *argv, options=bind)
 
@@ -148,7 +148,7 @@ def test_the_image_names_what_was_asked_for_and_all_that_came(made: Made) -> Non
 
 
 def test_an_environment_over_it_sees_its_torch_and_what_else_it_has(made: Made, engine: Engine) -> None:
-    """The Python of the image is a venv itself, which a venv over it looks past."""
+    """The Python of the image is itself in a venv, which a venv over it would skip."""
     mirrors = made.common[2:]
     done = lumiimg("venv", "image.sif", "beside", "-o", "env.sqsh", *mirrors, cwd=made.folder)
     assert done.code == ExitCode.GOOD, done.err

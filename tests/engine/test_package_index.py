@@ -1,4 +1,4 @@
-"""Releases that no row has, read from the package index that this machine is set to."""
+"""Releases without a row, read from the package index that this machine is configured to use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What people install, installed: the wheel into a bare environment, the one file under several Pythons, EasyBuild.
+"""The packages, really installed: the wheel in an empty environment, the one file under several Pythons, EasyBuild.
 
-The packages that lumiimg needs come from the package index of this machine. LUMIIMG_TEST_PYTHONS names more Pythons for the one
-file, separated by colons; EasyBuild is looked for on PATH.
+The dependencies of lumiimg come from the package index of this machine. LUMIIMG_TEST_PYTHONS names more Pythons for
+the one file, separated by colons; EasyBuild is searched for on PATH.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PYTHONS = [sys.executable, *filter(None, os.environ.get("LUMIIMG_TEST_PYTHONS", 
 
 @dataclass(frozen=True)
 class Installed:
-    """A program that somebody installed, and where it is started."""
+    """An installed program, and the folder in which it is started."""
 
     argv: list[str]
     folder: Path
@@ -57,7 +57,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make dist` makes."""
+    """The output of `make dist`."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True)
     subprocess.run([sys.executable, ROOT / ".ci/zipapp.py", wheel_in(folder)], check=True)
@@ -77,7 +77,7 @@ def empty(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def archive(dist: Path, empty: Path, tmp_path: Path) -> Installed:
-    """The one file, by this Python, with a folder of its own for temporary files."""
+    """The one file, run by this Python, with its own folder for temporary files."""
     (tmp_path / "tmp").mkdir(mode=0o700)
     variables = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     return Installed([sys.executable, str(dist / f"lumiimg-{__version__}.pyz")], empty, variables)
@@ -126,7 +126,7 @@ def test_the_one_file_has_all_that_each_python_needs(
     program = Installed([python, archive.argv[1]], archive.folder, {**archive.variables, "HOME": "/nowhere"})
     assert program.run("--version").stdout == VERSION
     assert "demo" in program.run("list").stdout
-    # zstd is compiled for each Python; a model of ld.so reads a whole image
+    # zstd is compiled for each Python; the loader model reads a whole image
     program.run("check", demo, "--level", "static", code=ExitCode.NO)
     program.run("ldd", with_plugin, "/usr/lib/x86_64-linux-gnu/librccl.so.1")
     code = "import sys; sys.path.insert(0, sys.argv[1]); from lz4 import block; assert block.decompress(block.compress(b'x')) == b'x'"
@@ -176,7 +176,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(archive: Installed, tmp_p
 def test_the_one_file_builds_layers_and_probes_images(
     engine: Engine, archive: Installed, tmp_path: Path, demo: Path
 ) -> None:
-    """Parts of a build are done by another process of it, which must find the package too."""
+    """Another process of the program does parts of a build, and must find the package, too."""
     del engine
     write_layer(tmp_path / "layers/mine", f"echo {tmp_path} >/opt/mine; rm /etc/issue\n")
     words = f"--base debian-13 --layers {tmp_path}/layers --add mine -o mine.sif".split()
@@ -186,7 +186,7 @@ def test_the_one_file_builds_layers_and_probes_images(
 
 
 def test_the_one_file_starts_itself_on_other_nodes(archive: Installed, demo: Path, slurm: dict[str, str]) -> None:
-    """Each node has its own /tmp: what this one has unpacked is not there."""
+    """Each node has its own /tmp: what is unpacked on this one is missing there."""
     needs("sbatch")
     archive.run("--version")
     variables = {**slurm, "TMPDIR": archive.variables["TMPDIR"]}

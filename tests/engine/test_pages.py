@@ -1,4 +1,4 @@
-"""The pages of `--html` in a real browser: they show, ask for nothing, run nothing, and fit a narrow screen."""
+"""The `--html` pages in a real browser: they are displayed, request and run nothing, and fit a narrow screen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judge(one: Browser, page: Path) -> None:
-    """Assert that a page was shown, and that is all that it did."""
+    """Assert that a page was displayed and did nothing else."""
     assert one.complaints() == []
     assert one.dialogs() == []
     assert one.requests() == [page.as_uri()]
@@ -49,12 +49,12 @@ def test_each_page_shows_in_light_dark_print_and_on_a_narrow_screen(chromium: Br
         for kind, width in (("light", 1400), ("dark", 1200), ("print", 1000), ("tablet", 800), ("narrow", 360)):
             chromium.open(page, width=width, dark=kind == "dark", printed=kind == "print")
             judge(chromium, page)
-            # the sheet was taken, and nothing has to be scrolled sideways, opened or not
+            # the style sheet is applied, and nothing needs horizontal scrolling, whether opened or not
             chromium.ask("document.querySelectorAll('details').forEach(one => one.open = true)")
             assert chromium.ask("document.documentElement.scrollWidth") <= width, (page.name, kind)
             background = chromium.ask("getComputedStyle(document.documentElement).backgroundColor")
             assert background == ("rgb(16, 21, 27)" if kind == "dark" else "rgb(255, 255, 255)")
-            # the boxes of a path stand side by side, or one below the other
+            # the boxes of a path are side by side, or one below the other
             heights = chromium.ask("[...document.querySelectorAll('.path')].map(one => one.offsetHeight)")
             assert all((height < 450) == (width > 900) for height in heights), (page.name, kind, heights)
 

@@ -1,9 +1,9 @@
-"""Prediction and reality: what the model says of a situation is what the loader, the handshake and RCCL then do.
+"""Prediction and reality: the loader, the handshake and RCCL do what the model predicts for a situation.
 
-Each situation is made in a folder image of its own: a clone of the image with the stand-in plugin on real libfabric,
-whose files are hard links, so that it costs a tenth of a second. The same files, binds and variables are given to the
-model (`lumiimg check --level static`) and to the container (the handshake's dlopen, RCCL 2.13.4). What the cases expect is what
-really happens: both sides are held to it, word for word.
+Each situation is made in its own folder image: a clone of the image with the stand-in plugin on real libfabric, made of
+hard links, so that it takes a tenth of a second. The model (`lumiimg check --level static`) and the container (the
+handshake's dlopen, RCCL 2.13.4) get the same files, binds and variables. The cases expect what really happens: both
+sides must agree with them, word for word.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 LIB = "/usr/lib/x86_64-linux-gnu"
 CACHED = "/lib/x86_64-linux-gnu"
-"""The same folder as the loader's cache has it."""
+"""The same folder as named in the loader's cache."""
 FOLDER = "/opt/aws-ofi-nccl/lib"
 PLUGIN = f"{FOLDER}/librccl-net.so"
 NAMES = ("librccl-net.so", "libnccl-net.so", "librccl-net-ofi.so", "libnccl-net-ofi.so")
@@ -55,7 +55,7 @@ HOST = "plugin.needs-host"
 NO_STACK = "cannot enable executable stack as shared object requires: Invalid argument"
 NOT_FOUND_LINE = re.compile(r"NET/Plugin : No plugin found \((.*)\), using internal implementation")
 
-# two questions to one container, one after the other
+# two programs in one container, one after the other
 QUESTIONS = f"""\
 exec 2>&1
 echo "@question handshake"; {HANDSHAKE} "$1"; echo "@code $?"
@@ -68,7 +68,7 @@ echo "@question rccl"; NCCL_DEBUG=INFO {RCCLPROBE} {RCCL}; echo "@code $?"
 
 @dataclass
 class Situation:
-    """A folder image that may be spoiled, and how a container is started from it."""
+    """A folder image that may be damaged, and how a container is started from it."""
 
     root: Path
     outside: Path
@@ -84,14 +84,14 @@ class Situation:
             self.at(path).unlink()
 
     def new(self, path: str) -> Path:
-        """Return where a new file goes; what was there is not written to: it is a file of other clones too."""
+        """Return the path for a new file; an existing file is not written to, as other clones share it."""
         place = self.at(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         return place
 
     def own(self, path: str = PLUGIN) -> Path:
-        """Make a file one of this clone alone."""
+        """Replace a file with a private copy of this clone."""
         data = self.at(path).read_bytes()
         place = self.new(path)
         place.write_bytes(data)
@@ -101,20 +101,20 @@ class Situation:
         subprocess.run(["patchelf", *words, self.own(path)], check=True)
 
     def move(self, path: str, folder: str) -> None:
-        """Move a library with all the names that begin with its name."""
+        """Move a library, with all file names that begin with its name."""
         self.at(folder).mkdir(parents=True, exist_ok=True)
         source = self.at(path)
         for file in sorted(source.parent.glob(f"{source.name}*")):
             file.rename(self.at(folder) / file.name)
 
     def resolved(self, path: str) -> str:
-        """Return the path as the kernel shows it; the last name may be one that only a bind brings."""
+        """Return the path as the kernel shows it; the last component may exist only through a bind."""
         folder, _, name = path.rpartition("/")
         with open_image(self.root) as image:
             return image.root.resolve(path) if image.root.exists(path) else f"{image.root.resolve(folder)}/{name}"
 
     def place(self) -> None:
-        """Put what is bound into the image: it is the same to the loader, and `check` is asked about an image alone."""
+        """Put what is bound into the image: that is equivalent for the loader, and `check` only gets an image."""
         for source, target in self.binds:
             shutil.copy(source, self.new(self.resolved(target)))
 
@@ -145,7 +145,7 @@ class Reality:
 
 
 def happens(engine: Engine, situation: Situation, name: str) -> Reality:
-    """Start one container: the handshake is asked about a name, RCCL about what it finds itself."""
+    """Start one container: the handshake opens a name, and RCCL searches for itself."""
     binds = [word for source, target in situation.binds for word in ("--bind", f"{source}:{target}")]
     done = subprocess.run(
         [engine.path, "--silent", "exec", *binds, situation.root, "sh", "-c", QUESTIONS, "sh", name],
@@ -171,7 +171,7 @@ def no_plugin(it: Situation) -> None:
 
 
 def only_the_file(it: Situation) -> None:
-    """Leave the plugin without its other names, those in the loader's own folder among them."""
+    """Remove the other names of the plugin, including those in the loader's default folder."""
     it.drop(*(f"{LIB}/{name}" for name in NAMES), *(f"{FOLDER}/{name}" for name in NAMES[1:]))
 
 
@@ -181,10 +181,10 @@ def in_another_folder(it: Situation) -> None:
 
 
 def host_libfabric_with_all(it: Situation) -> None:
-    """The image's own stands for the host's: changed to need libcxi, as one with the provider does."""
+    """A changed copy of the image's own serves as the host's: it needs libcxi, as one with the provider does."""
     fabric = it.outside / "libfabric.so.1"
     shutil.copy(it.at(FABRIC), fabric)
-    # Debian's libfabric knows no GPU memory, which would be a question
+    # Debian's libfabric does not support GPU memory, which would be an open question
     for needed in ("libcxi.so.1", "libhsa-runtime64.so.1"):
         subprocess.run(["patchelf", "--add-needed", needed, fabric], check=True)
     json = versioned(it.outside / "libjson-c.so.5", defines=("JSONC_0.14",))
@@ -204,7 +204,7 @@ def host_libcxi_too_old(it: Situation) -> None:
 
 
 def two_libfabrics(it: Situation) -> None:
-    """By its soname for the plugin, by its path for a library that comes after it."""
+    """One by its soname, for the plugin; one by its path, for a library that is loaded later."""
     shutil.copy(it.at(FABRIC), it.new("/opt/lf/lib/libfabric.so.1"))
     it.patch(PLUGIN, "--force-rpath", "--set-rpath", "/opt/lf/lib")
     it.patch(PLUGIN, "--add-needed", "libuser.so")
@@ -219,7 +219,7 @@ def for_another_machine(it: Situation) -> None:
 
 
 def cut(it: Situation) -> None:
-    """The dynamic section lies behind the end of the file: ld.so reads it, and dies."""
+    """Cut off the file before its dynamic section: ld.so reads that, and dies."""
     large = f"{SYMBOL} const char rest[1 << 18] = {{1}};"
     os.truncate(library(it.new(PLUGIN), source=large), CUT_BYTES)
 
@@ -243,13 +243,13 @@ class Case:
 
     make: Callable[[Situation], object]
     words: str | None = None
-    """The first thing that dlopen complains of; None where it loads, or dies."""
+    """The first error of dlopen; None if it loads or dies."""
     dies: bool = False
-    """Of SIGBUS, in the loader."""
+    """Whether it dies of SIGBUS in the loader."""
     name: str = "librccl-net.so"
-    """What RCCL gives to dlopen."""
+    """The name that RCCL passes to dlopen."""
     cause: str = ""
-    """Under which id `check` reports what is wrong, where it is not `plugin.loads`."""
+    """The id under which `check` reports the fault, if it is not `plugin.loads`."""
 
     @property
     def loads(self) -> bool:
@@ -305,7 +305,7 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture(scope="module")
 def sandbox(engine: Engine, with_plugin: Path, images: Path) -> Iterator[Path]:
-    """The image with the stand-in plugin as a folder."""
+    """A folder of the image with the stand-in plugin."""
     needs("gcc", "patchelf", "strip")
     folder = images / "prediction"
     fakeroot = ["--fakeroot"] if os.geteuid() else []
@@ -335,7 +335,7 @@ MAIN = (
     "a symbol is nowhere",
     "NCCL_NET_PLUGIN=none",
 )
-"""What users meet."""
+"""Cases that users encounter."""
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_what_is_predicted_is_what_happens(engine: Engine, situation: Situation,
 
 
 def assert_reality(case: Case, real: Reality) -> None:
-    """The situation is what its name says."""
+    """Assert that the case describes what really happened."""
     absent = [match[1] for match in NOT_FOUND_LINE.finditer(real.rccl.text)]
     if case.dies:
         assert (real.handshake.code, real.rccl.code) == (BUS_ERROR, BUS_ERROR)
@@ -368,7 +368,7 @@ def assert_reality(case: Case, real: Reality) -> None:
 
 
 def assert_check_agrees(case: Case, check: Result, handshake: Ran) -> None:
-    """`lumiimg check` says yes, no, or that only a host can show; a no in the words of the loader."""
+    """Assert that `lumiimg check` agrees, or says that only a host can show it; a no quotes the loader."""
     found = check.data["findings"]
     good = {entry["id"] for entry in found if entry["severity"] == "ok"}
     assert ("plugin.loads" in good) == case.loads
@@ -388,7 +388,7 @@ def assert_check_agrees(case: Case, check: Result, handshake: Ran) -> None:
 
 
 def test_an_image_that_a_bind_spoils_is_not_called_good(engine: Engine, situation: Situation) -> None:
-    """A bindings module sets the variable, and the engine reads it: with --level static nobody else does."""
+    """A bindings module sets the variable, and the engine reads it; with --level static, nothing else does."""
     host_libfabric_with_all(situation)
     situation.place()
     assert situation.check(engine).code == ExitCode.GOOD

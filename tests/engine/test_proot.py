@@ -1,4 +1,4 @@
-"""Builds where nobody gets ids: proot in place of root, and the same image but for owners.
+"""Builds on machines without subordinate ids: proot instead of root, and the same image except for owners.
 
 The engine is a stand-in for SingularityCE; apt, dpkg, its maintainer scripts, pip and proot are real.
 """
@@ -74,7 +74,7 @@ DIFFERENT = (
 
 
 class Place:
-    """Layers, and a machine on which nobody is root."""
+    """Layers, and a machine without root."""
 
     def __init__(self, folder: Path, base: Path, engine: Engine) -> None:
         self.folder = folder
@@ -132,7 +132,7 @@ def test_but_for_owners_it_is_the_image_of_the_overlay_way(place: Place, image: 
         there: Any = two.get(path)
         facts = [entry and (entry[0], *entry[4:]) for entry in (here, there)]
         assert path.startswith(DIFFERENT) or facts[0] == facts[1], path
-        # what is closed to its owner is opened to it alone: mksquashfs of a user could not read it
+        # what is closed to its owner is opened only to the owner, as a user's mksquashfs could not read it otherwise
         if here and there and here[1] != there[1]:
             assert there[1] == here[1] | (0o700 if here[0] is FileKind.DIRECTORY else 0o400), path
     assert two["/opt/closed"][1] == 0o400
@@ -171,7 +171,7 @@ def test_a_build_that_is_ended_or_fails_leaves_nothing(place: Place, tmp_path: P
     place.layer("fails", "dpkg -i /opt/none.deb\n")
     done = lumiimg(*place.argv(output, "fails"), env=env)
     assert (done.code, "none.deb" in done.err) == (1, True), done.err
-    # what a build that was killed without a word has left is removed by the next one
+    # the next build removes what a build killed by SIGKILL has left
     assert leftovers(cache, tmp_path) == []
 
 
@@ -179,7 +179,7 @@ def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_pa
     programs = tmp_path / "bin"
     shutil.copytree(place.bin, programs, symlinks=True)
     (programs / "proot").unlink()
-    # as 5.1.0 does for statx(2): the program runs, and sees what is here
+    # like 5.1.0 with statx(2): the program runs, but sees files of this machine
     (programs / "proot").write_text('#!/bin/bash\nwhile [ ! -x "$1" ]; do shift; done\nexec "$@"\n')
     (programs / "proot").chmod(0o755)
     (tmp_path / "lumiimg").mkdir()
@@ -202,7 +202,7 @@ def test_a_proot_that_shows_this_machines_files_is_not_used(place: Place, tmp_pa
 def test_the_demo_and_layers_with_apt_and_pip_are_built_by_the_proot_of_debian_where_none_is_on_path(
     place: Place, mirror: str, registry: str, engine: Engine, tmp_path: Path
 ) -> None:
-    """As on LUMI without its module: the base from a registry, though debootstrap is here, and all scripts by proot."""
+    """As on LUMI without its module: the base comes from a registry despite debootstrap, and proot runs all scripts."""
     debootstrap = '[[bootstrap]]\nagent = "debootstrap"\nfrom = "trixie"\nmirror = "debian"\n'
     layers = write_layer(tmp_path / "layers/slim", toml=LAYER.replace('"layer"', '"base"', 1) + debootstrap)
     slim = built(tmp_path / "slim.sif", "--layers", layers, "--base", "slim", "--mirror", f"debian={mirror}")

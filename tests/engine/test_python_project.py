@@ -1,5 +1,5 @@
-"""Each release of vLLM that the catalogue has, and the layers that are compiled beside torch 2.9, resolved whole against the package
-index that this machine uses, with their own requirement files. PyTorch's wheels for ROCm are stand-ins that carry the requirements of the real ones.
+"""Each vLLM release of the catalogue, and the layers that are compiled with torch 2.9, resolved completely with this
+machine's package index and their own requirement files. PyTorch's ROCm wheels are stand-ins with the real requirements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def world_of(version: str, torch: str, vision: str, triton: str) -> World:
-    """PyTorch's index, and the archive of vLLM."""
+    """Return a world with PyTorch's index and the archive of vLLM."""
     files = {f"requirements/{path.name}": path.read_text() for path in (FILES / version).glob("*.txt")}
     lines = [line.partition("#")[0].strip() for text in files.values() for line in text.splitlines()]
     of_layers = wheels_of_layers()
@@ -53,7 +53,7 @@ def lock(world: World, words: list[str], folder: Path) -> dict[str, LockedSource
 
 
 def given(world: World, folder: Path) -> list[str]:
-    """Return the words that give the archive of vLLM, whose digest is known to the layer, by hand."""
+    """Return the options that supply the archive of vLLM, whose digest the layer knows."""
     (folder / "vllm.tar.gz").write_bytes(archive_of(world.requirements))
     return ["--source", f"vllm={folder}/vllm.tar.gz"]
 
@@ -113,7 +113,7 @@ def test_a_set_of_wheels_of_vllm_is_locked_whole_with_its_own_torch(folder: Path
     assert not [name for name in locked if name.startswith(("nvidia-", "cupy-"))]
 
 
-# Lines of the sources that the layers name: setup.py reads the first three, bitsandbytes' is its pyproject.toml.
+# Lines from the sources that the layers name: setup.py reads the first three, bitsandbytes' is its pyproject.toml.
 SOURCES = {
     "apex": {"requirements.txt": "cxxfilt>=0.2.0\ntqdm>=4.28.1\nnumpy\nPyYAML>=5.1\npytest>=3.5.1\nmatplotlib>=3.8\n"},
     "deepspeed": {"requirements/requirements.txt": "hjson\nmsgpack\nninja\nnumpy\npydantic>=2.0.0\ntorch\ntqdm\n"},

@@ -1,7 +1,7 @@
-"""The definition files of every recipe are taken by a real engine: header, files, sections, scripts.
+"""A real engine accepts the definition files of every recipe: header, files, sections, scripts.
 
-The scripts are not run: that needs a GPU vendor's images and hours. The engine hands each to the image's bash, which
-reads it (`bash -n`) and runs nothing: what a script does is not proved here, but that what bash gets of it is a script.
+The scripts are not run: that needs a GPU vendor's images and hours. The engine passes each to the image's bash, which
+parses it (`bash -n`) and runs nothing: this does not prove what a script does, only that bash receives a valid one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READ = "%post -c /bin/bash -n\n"
 
 @dataclass(frozen=True)
 class Definitions:
-    """What `lumiimg build --definitions` wrote, and the commands that it said to run there."""
+    """What `lumiimg build --definitions` wrote, and the commands that it printed to run there."""
 
     folder: Path
     commands: tuple[tuple[str, ...], ...]
@@ -48,7 +48,7 @@ class Definitions:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A registry whose every image is a root with bash; indexes with every wheel that a layer pins, empty."""
+    """A registry in which every image is a root with bash; indexes with an empty wheel for every pin of a layer."""
     wheels, root = wheels_of_layers(), io.BytesIO()
     with tarfile.open(fileobj=root, mode="w") as archive:
         archive.add(small_root(tmp_path_factory.mktemp("small") / "root"), ".")
@@ -57,7 +57,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def only_from_registry(base: Path) -> None:
-    """Leave of a base (a layer's folder) the image of a registry alone, as where there is no debootstrap."""
+    """Reduce a base (a layer's folder) to its registry image, as on a machine without debootstrap."""
     head, *bootstraps = (base / "layer.toml").read_text().split("[[bootstrap]]")
     docker = next(entry for entry in bootstraps if '"docker"' in entry)
     (base / "layer.toml").write_text(f"{head}[[bootstrap]]{docker}")
@@ -71,7 +71,7 @@ def rendered(recipe: str, world: World, folder: Path) -> Definitions:
     words = ["--layers", str(base.parent), *world.mirrors]
 
     def run(*argv: str) -> str:
-        # A cache of its own: what stands in for wheels has no place in the user's.
+        # A separate cache: stand-ins for wheels must not get into the user's.
         result = lumiimg(*argv, *words, cwd=folder, env={"LUMIIMG_CACHE": str(folder / "cache")})
         assert result.code == ExitCode.GOOD, result.err
         return result.out
@@ -100,7 +100,7 @@ def requirement_files(name: str) -> Iterator[str]:
 
 
 def take(engine: Engine, folder: Path, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Run a command as it was printed, but that bash reads the script instead of running it, and no test is run."""
+    """Run a command as printed, except that bash only parses the script, and no test is run."""
     definition = folder / command[-1]
     text = definition.read_text()
     if READ not in text:

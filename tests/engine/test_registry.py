@@ -1,4 +1,4 @@
-"""A base from a registry: Debian's own docker-registry on the loopback, and an image that these tests make and push."""
+"""A base from a registry: Debian's docker-registry on loopback, and an image that these tests make and push."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 
 def small_layer(root: Path) -> bytes:
-    """Return a few programs as a layer; one of its files is of another owner than root."""
+    """Return a few programs as a layer; one of its files is not owned by root."""
     (small_root(root) / "etc/shadow").write_text("root:*:1::::::\n")
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -73,7 +73,7 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
             )
             kept = lumiimg("cache", "ls", "--json", env=own).data["entries"]
             assert {*map(tuple, (entry["layers"] for entry in kept))} == {("base (bootstrap)",), ("base",)}
-        # the engine gives all files of a registry's image to root; lumiimg keeps their owners
+        # the engine gives all files of a registry image to root; lumiimg preserves their owners
         found[name] = {path: (seen[:2], seen[4:]) for path, seen in shown(image).items()}
     alone = built_by_engine(engine, tmp_path / "engine.sif", *request, flags=["--no-https"])
     found["engine"] = {path: (seen[:2], seen[4:]) for path, seen in shown(alone).items()}
@@ -93,7 +93,7 @@ def test_a_base_from_a_registry_is_the_same_by_the_engine_and_by_the_kernel(
 def test_layers_on_a_base_without_ids_have_its_variables_once_and_all_are_in_the_image(
     engine: Engine, registry: str, tmp_path: Path
 ) -> None:
-    """As on LUMI, where nobody has ids of his own."""
+    """As on LUMI, where users have no subordinate ids."""
     config: dict[str, object] = {"Env": ["PATH=/opt/bin:/usr/bin:/bin", "A=b c"], "Labels": {"a": "b"}}
     digest = push(registry, "library/lumi", "1", small_layer(tmp_path / "root"), config=config)
     bootstrap = f'agent = "docker"\nfrom = "lumi@{digest}"\n[environment.prepend]\nPATH = "/opt/base"\n'
@@ -141,7 +141,7 @@ def test_a_base_by_debootstrap_has_the_files_that_it_has_by_the_engine(
     words: list[str | Path] = ["--layers", layers, "--base", "base", "--mirror", f"debian={mirror}", "-o", image]
     result = lumiimg("build", *words, "--verbose", env={"LUMIIMG_CACHE": str(tmp_path / "cache")})
     assert result.code == 0, result.err
-    # what is being done is reported line by line, where an engine has one line for all of it
+    # progress is reported line by line, where an engine prints one line for everything
     for text in (result.err, (tmp_path / "x.sif.log").read_text()):
         assert "I: Extracting dpkg..." in text
         assert "I: Base system installed successfully." in text

@@ -1,4 +1,4 @@
-"""`make rehearse`, for a row that passes and rows with a fault each, on a real Debian and the package index of this machine."""
+"""`make rehearse`, for a good row and rows with one fault each, on a real Debian and this machine's package index."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write_layers(folder: Path) -> Path:
 
 
 def row_of(catalogue: Catalogue, name: str) -> Row:
-    """Return the row of a layer on the base of this test: the newest release that its Python takes."""
+    """Return the row of a layer on the base of this test: the newest release that supports its Python."""
     (row, *_) = [row for row in rows(frozenset({name}), catalogue) if row.python == PYTHON]
     return row
 

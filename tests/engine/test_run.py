@@ -1,4 +1,4 @@
-"""Level run from one end to the other, in real containers, on stand-ins for librccl and libamdhip64 (standin_gpu/README.md)."""
+"""The run level end to end, in real containers, on stand-ins for librccl and libamdhip64 (standin_gpu/README.md)."""
 
 from __future__ import annotations
 

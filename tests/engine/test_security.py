@@ -1,4 +1,4 @@
-"""Real builds and checks with secrets in the environment: no script, log, image or answer has them."""
+"""Real builds and checks with secrets in the environment: no script, log, image or answer contains them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRETS = {
     "APPTAINERENV_HF_TOKEN": "CanaryOfContainers",
 }
 PROXY = {"https_proxy": "http://me:CanaryOfTheProxy@127.0.0.1:1"}
-# all that a script can see of its own surroundings goes to the log, and what is not of the proxy into the image
+# everything that a script can see of its surroundings goes to the log, and all but the proxy into the image
 TELLER = r"""
 env
 for file in /proc/[0-9]*/environ /proc/[0-9]*/cmdline; do tr '\0' '\n' <"$file" 2>/dev/null || true; done
@@ -36,7 +36,7 @@ echo told >>/opt/told
 @pytest.mark.parametrize("way", ["overlay", "sandbox"])
 @pytest.mark.threat
 def test_no_secret_is_in_what_a_build_and_a_check_leave(tmp_path: Path, way: str) -> None:
-    # run each time: ways, and runs of this test, share what is stored
+    # unique, so that it runs each time: strategies, and runs of this test, share the cache
     layers = write_layer(tmp_path / "layers/teller", f"# {uuid.uuid4()}\n{TELLER}")
     image = tmp_path / "x.sif"
     (tmp_path / ".netrc").write_text("default login me password CanaryOfNetrc\n")

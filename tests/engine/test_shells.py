@@ -1,4 +1,4 @@
-"""bash, zsh and fish themselves: what do they make of a TAB, with the script that the program printed?"""
+"""Completion in real bash, zsh and fish, with the script that the program prints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LINES = (
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A home of its own, and `lumiimg` on PATH."""
+    """The environment of a user with an empty home, and `lumiimg` on PATH."""
     program = tmp_path / "bin/lumiimg"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lumiimg "$@"\n')

@@ -1,4 +1,4 @@
-"""What the mksquashfs of this machine packs is read."""
+"""The reader understands what this machine's mksquashfs packs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A stack locked and built from the lock: a base out of a registry, torch, and what needs torch.
+"""A stack, locked and built from the lock: a base from a registry, torch, and what needs torch.
 
-The torch is a stand-in: PyTorch's wheel for CPUs in the place of the one for ROCm, which is several gigabytes and is
-not to be had everywhere. It is real otherwise, so what is proved is everything but the GPU: the wheel and what it
-requires are resolved, locked, fetched, installed and pinned by the scripts that the layers have, and what comes on top
-works.
+The torch is a stand-in: PyTorch's wheel for CPUs in place of that for ROCm, which is several gigabytes and is not
+available everywhere. It is real otherwise, so everything but the GPU is proved: the wheel and its requirements are
+resolved, locked, fetched, installed and pinned by the scripts of the layers, and what comes on top works.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 TORCH = "2.13.0+cpu"
-PYTHON = "3.11"  # for which the stand-in is taken: wheels for other Pythons are other files
+PYTHON = "3.11"  # the stand-in is for this one: wheels for other Pythons are other files
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 VENV = "/opt/venv/bin/python"
 
@@ -49,8 +48,8 @@ has = { os = "Debian 12", glibc = "2.36", python = "3.11", rocm = "5.4" }
 agent = "docker"
 from = "debian:bookworm-slim"
 """
-# The release that stands in for those of ROCm: its wheel is PyTorch's for CPUs, of the same index. `has` claims a torch
-# for ROCm, as the planner refuses one that says `+cpu`; an RCCL of its own, as ROCm's wheels have, it does not bring.
+# The release that stands in for those of ROCm: its wheel is PyTorch's for CPUs, from the same index. `has` claims a
+# torch for ROCm, as the planner refuses one with `+cpu`; unlike ROCm's wheels, it does not include an RCCL.
 RELEASE = f"""\
 [[release]]
 version = "2.13.0"
@@ -72,7 +71,7 @@ print(torch.__version__, torch.__file__, tuple(output.shape))
 
 
 def torch_wheel(folder: Path) -> Path:
-    """Have pip bring the stand-in, from where pip finds wheels on this machine, else from PyTorch's own index."""
+    """Let pip download the stand-in, from the index that this machine uses, or else from PyTorch's own."""
     ask = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     ask += ["--python-version", PYTHON, "--dest", str(folder), f"torch=={TORCH}"]
     output = ""
@@ -86,19 +85,19 @@ def torch_wheel(folder: Path) -> Path:
 
 
 def stack_layers(layers: Path) -> Path:
-    """Write the layers of this stack: the shipped ones with the stand-in as one more release."""
+    """Write the layers of this stack: the shipped ones, with the stand-in as an additional release."""
     write_layer(layers / "debian", toml=BASE)
     for name in ("pytorch", "transformers"):
         layer = layers / name
         shutil.copytree(shipped_layers() / name, layer)
-    # The layers' own check ends where torch has no HIP, as it should; here it goes on to its other questions.
+    # The layers' own check fails if torch has no HIP, as it should; here it continues with its other parts.
     check = (shipped_layers() / "lib/check.py").read_text()
     (layers / "lib").mkdir()
     (layers / "lib/check.py").write_text(changed(check, "hip = torch.version.hip\n", 'hip = "0 (a stand-in)"\n'))
     toml = layers / "pytorch" / "layer.toml"
     toml.write_text(changed(toml.read_text(), "[[release]]\n", f"{RELEASE}[[release]]\n"))
     for script_name in ("post.sh", "test.sh"):
-        # Of these two there are no wheels for CPUs but in PyTorch's index.
+        # Only PyTorch's index has wheels of these two for CPUs.
         file = layers / "pytorch" / script_name
         file.write_text(changed(file.read_text(), " torchvision torchaudio", ""))
     return layers
@@ -117,7 +116,7 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(small: Path, registry: str, images: Path) -> Iterator[Stack]:
-    # removed afterwards with what was downloaded: no later run could use it, as the registry has another port then
+    # removed afterwards, with the downloads: no later run could use it, as the registry then has another port
     with scratch_folder(images / "stack") as folder:
         wheel = torch_wheel(folder)
         layers = stack_layers(folder / "layers")
@@ -157,7 +156,7 @@ def test_every_wheel_of_the_lock_is_in_the_image_and_works_and_nothing_else_is(e
 
 
 def test_no_later_pip_can_swap_the_torch(engine: Engine, stack: Stack) -> None:
-    # Without an index: pip tells of the pin before it looks for another torch, and finds none for a reason of its own.
+    # Without an index: pip reports the pin before it looks for another torch, and then fails to find one.
     pip = ["python", "-m", "pip", "install", "--no-index", "torch!=2.13.0"]
     done = subprocess.run([engine.path, "exec", stack.image, *pip], capture_output=True, text=True, check=False)
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""From an image, the shared file system sees a few opens, whatever is imported; from a folder, one a module and more."""
+"""With an image, the shared file system sees a few opens for any import; with a folder, at least one per module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ python3 -m compileall -q "$site"
 
 @pytest.fixture(scope="module")
 def image(images: Path) -> Path:
-    """debian-13, whose Python finds the package where PYTHONPATH says."""
+    """debian-13, whose Python finds the package through PYTHONPATH."""
     layers = write_layer(images / "startup-layers/many", f"site=/opt/site\n{MAKE}")
     return built(images / "many.sif", "--layers", layers, "--base", "debian-13", "--add", "many")
 
@@ -54,7 +54,7 @@ def test_an_image_is_one_file_to_the_shared_file_system(engine: Engine, image: P
     # the program does the same in both
     assert folder["program"]["opens"] > MODULES
     assert many["program"]["opens"] > MODULES
-    # but what is below the folder is asked for there, and what is in the image is not
+    # but files below the folder are opened there, and files in the image are not
     assert folder["shared"]["opens"] > MODULES
     assert many["shared"]["opens"] == few["shared"]["opens"] < 10
     assert many["shared"]["metadata"] == few["shared"]["metadata"] < 80

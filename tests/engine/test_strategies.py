@@ -1,6 +1,6 @@
-"""Two ways to build, one result, which is that of the engine alone; a cache that builds killed at any moment leave whole; and no work twice.
+"""Two build strategies give the result of the engine alone; killed builds leave a sound cache; no work is repeated.
 
-The base is the SIF of a real Debian; the layers do what makes layers hard.
+The base is the SIF of a real Debian; the layers do everything that makes layers difficult.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def build(
 
 @pytest.fixture(scope="module")
 def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
-    """The same image, each time by another way, with another cache."""
+    """The same image, built with each strategy and a separate cache."""
     found = {}
     for way, strategy, env in (
         ("overlay", "overlay", {}),
@@ -110,14 +110,14 @@ def built_by(stack: Stack, engine: Engine) -> dict[str, Path]:
 
 
 def unlike(one: Path, other: Path) -> dict[str, object]:
-    """What differs between two images, by path."""
+    """Return the differences between two images by path."""
     first, second = shown(one), shown(other)
     paths = {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}
     return {path: (first.get(path, ())[:5], second.get(path, ())[:5]) for path in paths}
 
 
 def packing(image: Path) -> set[tuple[int, int]]:
-    """How the file systems of an image are compressed, and the size of their blocks."""
+    """Return the compression and block size of the file systems of an image."""
     found = set()
     for offset, _ in squashfs_ranges(image):
         superblock = Superblock(*SUPERBLOCK.unpack(image.read_bytes()[offset : offset + SUPERBLOCK.size]))
@@ -126,12 +126,12 @@ def packing(image: Path) -> set[tuple[int, int]]:
 
 
 GZIP = (Compressor.GZIP, 128 << 10)
-"""What every engine starts. SingularityCE 4.1 says `unknown compression algorithm value 6` of zstd."""
+"""What every engine can start. SingularityCE 4.1 reports `unknown compression algorithm value 6` for zstd."""
 
 
 @pytest.mark.core
 def test_all_ways_make_the_same_image(built_by: dict[str, Path], stack: Stack) -> None:
-    """The engine alone writes nothing of how an image was built, and notes the definition that it was given."""
+    """The engine alone does not record how an image was built, but stores the definition that it was given."""
     ours = shown(built_by["overlay"])
     assert "/opt/one/gone/child" not in ours
     assert "/etc/apt/sources.list.d" not in ours
@@ -140,7 +140,7 @@ def test_all_ways_make_the_same_image(built_by: dict[str, Path], stack: Stack) -
         assert unlike(built_by["overlay"], built_by[way]) == {}, way
     for way in ("overlay", "sandbox"):
         assert built_by[f"kernel-{way}"].read_bytes() == built_by[way].read_bytes(), way
-    # how it was built, and what is another each time
+    # how it was built, and what differs each time
     own = ("/.lumiimg", "/.singularity.d/Singularity", "/etc/shadow", "/var/cache/ldconfig/aux-cache", "/var/log/")
     others = unlike(built_by["engine"], built_by["overlay"])
     assert {path: seen for path, seen in others.items() if not path.startswith(own)} == {}
@@ -156,7 +156,7 @@ def test_on_somebody_elses_base_of_zstd_an_image_is_gzip_and_has_the_same_files(
     packed = "--mksquashfs-args=-comp zstd -b 1M"
     subprocess.run([engine.path, "build", "--fakeroot", packed, base, "x.def"], cwd=tmp_path, check=True)
     assert packing(base) == {(Compressor.ZSTD, 1 << 20)}
-    of_engines = ("/.singularity.d", "/.lumiimg")  # what their build noted of itself
+    of_engines = ("/.singularity.d", "/.lumiimg")  # records of the build itself
     for way in ("overlay", "sandbox"):
         image = tmp_path / f"{way}.sif"
         build(stack._replace(base=base), image, "--strategy", way, cache=tmp_path / f"cache-{way}")
@@ -179,7 +179,7 @@ def test_an_engine_shows_the_same_of_all_and_compiles_no_python_again(
 
 
 def state(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file below a folder, and when it was touched."""
+    """Return every file below a folder, and when it was changed."""
     return {
         str(path): (seen.st_ino, seen.st_size, seen.st_ctime_ns)
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""The ReFrame test of docs/support/, which a real ReFrame runs. The `lumiimg` that it starts is a stand-in."""
+"""The ReFrame test of docs/support/, run by a real ReFrame. The `lumiimg` that it starts is a stand-in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_YES = {1: "does not use the fast network", 3: "cannot be decided"}
 
 
 def reframe(folder: Path, *options: str, says: str = "{}", code: int = 0) -> str:
-    """Run ReFrame, with a `lumiimg` on PATH that writes its arguments to a file, prints something and ends with a code."""
+    """Run ReFrame with a `lumiimg` on PATH that writes its arguments to a file, prints a text and exits with a code."""
     needs("reframe")
     standin = folder / "bin/lumiimg"
     standin.parent.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
-"""`lumiimg trial` rehearsed on the four nodes of a real Slurm: GPUs, RCCL and the network are stand-ins, and so named in
-the file; Slurm, the containers, the ranks, their logs and the program are real. What is planted must be found."""
+"""`lumiimg trial` rehearsed on the four nodes of a real Slurm: GPUs, RCCL and the network are stand-ins, as the file
+says; Slurm, the containers, the ranks, their logs and the program are real. Planted faults must be found."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ remedy = ["none"]
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A trial and the environment that it is run in."""
+    """A trial, and the environment in which it runs."""
 
     folder: Path
     environment: dict[str, str]
@@ -107,9 +107,9 @@ class Rehearsal:
         assert done.returncode == 0, done.stderr
 
     def submit(self) -> str:
-        """Have the script of the job written for what is left, and submit it; return the number of the job."""
+        """Write the job script for what is left, and submit it; return the number of the job."""
         self.plan()
-        # what is planted on a node is planted on one of these, whoever else uses the four
+        # faults are planted on one of these nodes, whoever else uses the four
         argv = ["sbatch", "--parsable", "--partition=four", "--nodelist=nid[000001-000002]", "--output=job-%j.out"]
         script = self.folder / "job.sh"
         done = subprocess.run([*argv, script], env=self.environment, cwd=self.folder, capture_output=True, check=True)
@@ -124,7 +124,7 @@ class Rehearsal:
         wait_until(lambda: not self.jobs(), 600)
 
     def done(self) -> dict[str, bytes]:
-        """The results of the steps that are done."""
+        """Return the results of the finished steps."""
         found = {path.name: path.read_bytes() for path in (self.folder / "steps").glob("*.json")}
         return {name: text for name, text in found.items() if json.loads(text)["ending"] == "done"}
 
@@ -189,7 +189,7 @@ def test_a_trial_that_is_killed_goes_on_where_it_was_and_leaves_no_job(
         job = rehearsal.submit()
         wait_until(lambda: list((rehearsal.folder / "jobs").glob(f"{job}.json")) or not rehearsal.jobs(), 60)  # noqa: B023
         time.sleep(drawn.uniform(0, 20))
-        # as the owner of the job stops it; or so that no process of it can say a word
+        # as the owner of a job cancels it, or so that none of its processes can print anything
         how = ["--signal=KILL", "--full"] if number % 5 == 1 else []
         subprocess.run(["scancel", *how, job], env=rehearsal.environment, check=False)
         rehearsal.wait()

@@ -1,6 +1,6 @@
-"""`lumiimg venv` for real: a Python environment over an image, with a small package of the real index, in containers.
+"""Real runs of `lumiimg venv`: a Python environment over an image, with a small package of the real index.
 
-Real are the engine, Debian's Python in the image, the index and its packages, mksquashfs, Slurm and the script's own bind.
+The engine, Debian's Python in the image, the index and its packages, mksquashfs, Slurm and the script's bind are real.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def made(image: Path, output: str, folder: Path, *more: str, env: dict[str, str]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
-    """A folder with blanks and quotes in its name, and the environment in it."""
+    """A folder with spaces and quotes in its name, and the environment in it."""
     folder = tmp_path_factory.mktemp("venv") / "it's a $folder"
     folder.mkdir()
     (folder / "requirements.txt").write_text("einops==0.8.1\n")
@@ -92,7 +92,7 @@ def test_a_folder_is_made_and_checked_by_either_engine(
     folder = place / f"env {len(env)}"
     result = made(demo, f"{folder.name}/", place, env=env)
     assert result.code == ExitCode.GOOD, result.err
-    # not with `--bind`: a comma would not get through
+    # not with `--bind`, which does not support a comma
     bound = ["--mount", f'type=bind,"source={folder}",destination=/user-software']
     used = inside(engine, demo, "/user-software/bin/python", "-c", USE, options=bound)
     assert used.startswith("0.8.1 /user-software/")
@@ -103,7 +103,7 @@ def test_a_folder_is_made_and_checked_by_either_engine(
 
 
 def test_whatever_the_umask_others_can_read_it(place: Path, demo: Path) -> None:
-    """Its files belong to root in the file: what its owner alone may read, nobody could."""
+    """In the squashfs, its files belong to root: nobody could read files that only their owner may read."""
     words = [sys.executable, "-m", "lumiimg", "venv", str(demo), "einops", "-o", str(place / "masked.sqsh"), "--quiet"]
     subprocess.run(["sh", "-c", 'umask 077; exec "$@"', "sh", *words], check=True)
     listed = subprocess.run(["unsquashfs", "-lln", place / "masked.sqsh"], capture_output=True, text=True, check=True)
@@ -113,7 +113,7 @@ def test_whatever_the_umask_others_can_read_it(place: Path, demo: Path) -> None:
 
 
 def test_an_image_cannot_have_another_file_written(demo: Path, tmp_path: Path, engine: Engine) -> None:
-    """Its Python runs code of the image, which has the new environment before it."""
+    """Its Python runs code of the image, which can access the new environment."""
     image, mine = tmp_path / "image", tmp_path / "mine"
     subprocess.run([engine.path, "build", "--sandbox", image, demo], capture_output=True, check=True)
     mine.write_text("mine")

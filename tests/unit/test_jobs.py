@@ -227,7 +227,7 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
     (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info").mkdir()
     (image / "opt/venv/lib/python3.12/site-packages/aiter-0.1.0.dist-info/METADATA").touch()
     words = ("--nodes", "2", "--gpus", "3", "--partition", "standard-g", "--launch", launch)
-    write = job if inherited is PROFILE else short  # what protects a job is in each form of its script
+    write = job if inherited is PROFILE else short  # both forms of the script protect the job
     run = Run(write(image, *words, command=("python3", "train.py", *HOSTILE)), tmp_path / "run", nodes=2, **inherited)
     assert run.code == 0, run.err
     ranks = run.ranks
@@ -240,7 +240,7 @@ def test_each_rank_has_its_numbers_its_variables_and_the_words_of_the_user(
         "MASTER_ADDR": "nid000007",
         "MASTER_PORT": "26912",
         "NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3",
-        # with --robust, what a module binds and sets does not come over it
+        # with --robust, the binds and variables of a module do not override it
         "SINGULARITY_BIND": None if write is job else "/of/a/module",
         "LD_LIBRARY_PATH": None,
     }.items():
@@ -400,7 +400,7 @@ def test_mpi_programs_are_started_by_the_mpi_that_the_image_has(tmp_path: Path, 
 def test_what_was_measured_to_do_nothing_is_not_set_and_what_does_harm_is_reported(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """What hangs with ROCm 7.0 hangs with torch's own ROCm 7.0, too, whatever /opt/rocm is (laifs-container-recipes#30)."""
+    """What hangs with ROCm 7.0 hangs with torch's own 7.0, too, whatever /opt/rocm is (laifs-container-recipes#30)."""
     image = rocm_image(tmp_path / "image", "6.4.4")
     packages = image / "opt/venv/lib/python3.12/site-packages"
     (packages / "torch-2.9.1+rocm6.4.4.dist-info").rename(packages / "torch-2.10.0+rocm7.0.dist-info")

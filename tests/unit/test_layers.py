@@ -96,7 +96,7 @@ def test_a_layer_has_digests_of_its_archives() -> None:
 
 
 def test_a_vllm_that_is_compiled_has_its_kernels_of_triton_in_the_lock() -> None:
-    """From 0.12 on, vLLM clones the tag in its cmake/external_projects/triton_kernels.cmake unless given the kernels."""
+    """From 0.12 on, vLLM clones the tag in cmake/external_projects/triton_kernels.cmake unless a source is given."""
     layer = read_layer(shipped_layers() / "vllm")
     names = {row.version: {source.name for source in layer.sources_of(row)} for row in layer.releases}
     tags = {row.version: own_values(layer, row)["TRITON"] for row in layer.releases if "triton" in names[row.version]}

@@ -412,7 +412,7 @@ SHIPPED = to_text(with_digests(locked(CATALOGUE, "rocm-6.4.4", "vllm")))
 DOCUMENT = tomllib.loads(SHIPPED)
 PLACES = [path for path, _ in places(DOCUMENT) if path[0] not in HEAD]
 TABLES = [path for path in PLACES if isinstance(path[-1], int) and path[0] not in {"rule", "request"}]
-"""Paths of the layers in a lock, except copies in `rule` and `request`."""
+"""Paths of the layers in a lock, which include those that `request` names."""
 
 
 @pytest.fixture

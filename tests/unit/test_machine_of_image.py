@@ -1,4 +1,4 @@
-"""The machine that an image is for: another processor, or a driver that does not serve its ROCm, is a no with a reason."""
+"""The machine that an image is for: another processor, or a driver that does not serve its ROCm, is a reasoned no."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_folder_that_is_a_link_of_somebody_else_is_refused(
         (tmp_path / "mine").mkdir()
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    if mine == 0:  # links of root are believed
+    if mine == 0:  # links of root are trusted
         os.chown(tmp_path / "link", 65534, 65534, follow_symlinks=False)
     capsys.readouterr()
     assert main([*commands[command], str(tmp_path / "link")]) == ExitCode.BAD_INPUT

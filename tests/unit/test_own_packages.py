@@ -169,7 +169,7 @@ def test_newer_withdrawn_extras_and_what_the_image_meets(world: World, folder: P
     world.yanked = ("yolk 2.5",)
     world.uploaded = {"yolk 2.0": "2026-10-01T00:00:00Z", "dotted-name 1.0": "2026-10-01T00:00:00Z"}
     world.wheels["ham"] = {"1.0": ("egg<1.5", "yolk; extra == 'more'")}
-    # projects that the layers lack are added, and extras of those below; a requirement of triton must fit that below
+    # projects that the layers lack are added, and extras of those below; a triton below only counts by its version
     text = "ham[more]\ntorch[opt]\ntriton>=3\ntriton==3.5.1; sys_platform == 'linux'\negg\ndotted-name\n"
     lock(world, folder, "--add", "ham", *own(text))
     assert of_layer("own-packages") == {"yolk": "2.0", "dotted-name": "1.0"}

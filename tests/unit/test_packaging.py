@@ -1,4 +1,4 @@
-"""Wheel, sdist and the one file, built here without a network: their content. tests/engine/test_packages.py installs them."""
+"""The content of wheel, sdist and the one file, built here offline; tests/engine/test_packages.py installs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a proot that is not on PATH is found: in a module of the site, as a login shell loads it, or in Debian's archive."""
+"""Where a proot that is not on PATH is found: in a module of the site, as loaded at login, or in Debian's archive."""
 
 from __future__ import annotations
 

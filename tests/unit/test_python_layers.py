@@ -1,4 +1,4 @@
-"""What python.sh, which the Python layers share, leaves in an environment: run by bash, with real pip, without an index."""
+"""What python.sh of the Python layers leaves in an environment: run by bash, with a real pip, without an index."""
 
 from __future__ import annotations
 

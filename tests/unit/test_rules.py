@@ -310,7 +310,7 @@ def test_what_was_seen_on_a_node_counts_more_than_the_facts_of_the_site() -> Non
 
 
 def test_only_what_was_seen_on_a_node_refuses_a_newer_rocm() -> None:
-    """What a site published about its driver may be old, and updates move the window up; a snapshot is what was seen."""
+    """What a site published about its driver may be old, and updates move the window up; a snapshot shows what it is."""
     assert LUMI.driver is not None
     for rank in Rank:
         site = replace(LUMI, driver=replace(LUMI.driver, rank=rank, evidence=()))
@@ -341,7 +341,7 @@ def test_whoever_gives_a_snapshot_of_any_age_is_not_sent_for_one() -> None:
 def test_the_driver_that_was_seen_counts_where_no_site_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In every command that judges an image with a snapshot, as with `--site generic`."""
+    """In every command that judges an image with a snapshot, as with `--site generic`, which means no site."""
     image = fabric_builder.bundled(tmp_path / "image")
     info = image / "opt/rocm/.info"
     info.mkdir(parents=True)

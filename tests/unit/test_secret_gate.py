@@ -217,7 +217,7 @@ WORDS_WITH_A_SECRET = (
 def test_no_command_repeats_a_secret_in_any_of_its_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each place of each command gets one of the words, as text or JSON; in `make test-all` all words, in both forms."""
+    """Each place of each command gets one of the words, as text or JSON; in `make test-all` all words, both ways."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -261,7 +261,7 @@ def test_a_link_of_somebody_else_in_the_place_of_a_result_is_not_followed(
         write_text(tmp_path / "circle", "text")
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    if mine == 0:  # links of root are believed
+    if mine == 0:  # links of root are trusted
         for link in (tmp_path / "over", tmp_path / "result"):
             os.chown(link, 65534, 65534, follow_symlinks=False)
     with pytest.raises(BadInputError, match="another user"):

@@ -51,7 +51,7 @@ def _largest(part: Callable[[int], str], most_signs: int) -> str:
 
 @pytest.mark.threat
 def test_any_text_of_the_size_of_a_lock_takes_seconds_and_little_memory() -> None:
-    """Texts of the greatest allowed number of tokens, of the kinds that took the most memory and time in trials."""
+    """The greatest allowed number of tokens is read; these are the texts that took the most memory and time."""
     largest = [("dotted headers", _LIMIT_SIGNS), *((name, _LIMIT_BYTES) for name in _TEXTS)]
     texts = [_largest(_TEXTS[name], most_signs) for name, most_signs in largest]
     child = subprocess.run(

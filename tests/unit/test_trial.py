@@ -1,4 +1,4 @@
-"""`lumiimg trial`: claims compared with facts, bounded, resumed, without names. On a real Slurm: tests/engine/test_trial.py."""
+"""`lumiimg trial`: claims and facts, limits, resumption, no names; tests/engine/test_trial.py uses a real Slurm."""
 
 from __future__ import annotations
 
@@ -590,7 +590,7 @@ Job = tuple[int, float, str | None, dict[str, tuple[Ending, str]]]
 
 
 def a_job(prints: str | None, *, nodes: int = 2, left_s: float = 10_000, **endings: tuple[Ending, str]) -> Job:
-    """Return a job: what its commands print (None: nothing until they are killed), and how steps have ended after it."""
+    """Return a job: what its commands print (None: nothing, until they are ended), and how steps ended after it."""
     return nodes, left_s, prints, endings
 
 

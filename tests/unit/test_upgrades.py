@@ -167,7 +167,7 @@ def module(folder: Path, image: Path, *words: str) -> list[str]:
 
 @pytest.fixture
 def modules(written: Path) -> tuple[Path, Path, dict[str, Any]]:
-    """The folder of modules, the present place of the module's image, and the record of the module."""
+    """The folder of modules, the record file of the module in it, and the content of that."""
     record = written / "modules/software/mine/1/lumiimg.json"
     return written / "modules", record, json.loads(record.read_text())
 
