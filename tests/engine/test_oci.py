@@ -35,6 +35,6 @@ def test_any_stack_of_layers_is_what_the_engine_unpacks(engine: Engine, tmp_path
             for found in compare(ours.root, theirs.root).files:
                 if found.path == "/" or found.path.split("/")[1] in _OF_THE_ENGINE:
                     continue
-                # users own what they unpack, and umoci records the owner; the umask decides the mode of unlisted folders
+                # users own what they unpack, and umoci records the owner; the umask sets the mode of unlisted folders
                 others = {"time", "mode"} if theirs.root.is_dir(found.path) else set()
                 assert found.what in {"owner", "extended attributes", *others}, (seed, found)

@@ -1,4 +1,4 @@
-"""A parser accepts or refuses any bytes, in one line, soon and in little memory; each parser has a target."""
+"""Given any bytes, a parser accepts them or refuses them in one line, soon and in little memory; each has a target."""
 
 from __future__ import annotations
 
