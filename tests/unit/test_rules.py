@@ -310,7 +310,7 @@ def test_what_was_seen_on_a_node_counts_more_than_the_facts_of_the_site() -> Non
 
 
 def test_only_what_was_seen_on_a_node_refuses_a_newer_rocm() -> None:
-    """What a site published about its driver may be old, and updates move the window up; a snapshot shows the driver."""
+    """What a site published about its driver may be old, and updates move its window up; a snapshot shows it."""
     assert LUMI.driver is not None
     for rank in Rank:
         site = replace(LUMI, driver=replace(LUMI.driver, rank=rank, evidence=()))

@@ -1,4 +1,4 @@
-"""An answer fits a terminal of 24 lines of 80 columns, most important first; a line points to --verbose for the rest."""
+"""An answer fits a terminal of 24 lines of 80 columns, most important first; one line names --verbose for the rest."""
 
 from __future__ import annotations
 
