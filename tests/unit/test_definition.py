@@ -20,7 +20,7 @@ from tests.shared.programs import examples
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "definitions"
 TRAPS = {
     "section": ("cat <<E\n%labels\nE", "begins with '%labels'"),
-    "build argument": ("echo '{{ VERSION }}'", "holds '{{'"),
+    "build argument": ("echo '{{ VERSION }}'", "contains '{{'"),
     "carriage return": ("echo x\r\necho y", "carriage return"),
     "NUL": ("echo \0", "NUL byte"),
     "another stage": ("cat <<E\nbootStrap: x\nE", "begins with 'Bootstrap:'"),

@@ -406,7 +406,7 @@ def test_a_draft_leaves_secrets_out_and_says_which_and_where(
     lines = {int(line): what for line, what in re.findall(r"line (\d+) \w+: (\S+)", output)}
     named = {2: "GIT_TOKEN,", 3: "CI_TOKEN,", 4: "MY_PASSWORD,", 5: "COPIED,", 21: "ADDRESS,", 23: "API_KEY,"}
     steps = [6, 7, 8, 9, 12, 13, 16, 22, 24]
-    assert lines == named | dict.fromkeys([*steps, 17, 18, 19, 25], "holds")
+    assert lines == named | dict.fromkeys([*steps, 17, 18, 19, 25], "contains")
     for written in folder.iterdir():
         assert "c4nary" not in written.read_text()
     assert [int(n) for n in re.findall(r"^todo 'line (\d+)", (folder / "post.sh").read_text(), re.MULTILINE)] == steps

@@ -361,7 +361,7 @@ def test_an_entry_of_a_cache_that_holds_something_else_stays_under_its_name(tmp_
     entry.parent.mkdir(parents=True)
     mine.rename(entry)
     (entry.parent / ("1" * 64)).mkdir()  # damaged, and nothing else
-    with pytest.raises(FailedError, match="by hand"):
+    with pytest.raises(FailedError, match="manually"):
         prune(cache, 0)
     assert (_years(entry), [*entry.parent.iterdir()]) == (2, [entry])
 

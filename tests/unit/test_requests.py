@@ -156,7 +156,7 @@ def test_what_contradicts_itself_is_one_line(image: Path, tmp_path: Path, capsys
     (tmp_path / "plain/etc").mkdir(parents=True)
     for site in ("aurora", "alps", "generic"):
         code, report = answer(["adapt", str(tmp_path / "plain"), "--site", site], capsys)
-        assert (code, "not known" in unwrapped(report)) == (ExitCode.UNDECIDED, True)
+        assert (code, "does not know" in unwrapped(report)) == (ExitCode.UNDECIDED, True)
 
 
 # files of the user's that are odd

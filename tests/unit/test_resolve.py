@@ -109,7 +109,7 @@ def test_a_source_that_cannot_be_taken_is_bad_input(catalogue: Catalogue, tmp_pa
 
 def test_what_nothing_takes_is_a_typing_error(catalogue: Catalogue) -> None:
     for add, fields, what in (
-        ((), {"arguments": {"plugin.VERSON": "1"}}, "takes the argument plugin.VERSON; known: plugin.V"),
+        ((), {"arguments": {"plugin.VERSON": "1"}}, "uses the argument plugin.VERSON; known: plugin.V"),
         ((), {"sources": {"plugn": "x"}}, "source named 'plugn'; known: plugin"),
         (("plugin",), {}, "named twice"),
         ((), {"arguments": {"plugin.VERSION": "1;rm"}}, r"plugin.VERSION is '1;rm', which does not match"),
