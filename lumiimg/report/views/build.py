@@ -134,7 +134,7 @@ def lock_document(written: WrittenLock) -> Document:
 def has_item(image: str, base: Layer) -> Item:
     """Return what is known about an image."""
     has = ", ".join(f"{name} {base.has[name]}" for name in _HAS if name in base.has)
-    return Item(Severity.INFO, f"{image} has {has or 'nothing that lumiimg knows'}")
+    return Item(Severity.INFO, f"{image} has {has or 'no component that lumiimg knows'}")
 
 
 def objection_items(findings: Iterable[Finding], image: str, site: str, note: str = "") -> Iterator[Item]:
