@@ -133,7 +133,7 @@ def _read(files: list[str], *, quiet: bool) -> LogReport:
 def _follow(names: list[str]) -> LogReport:
     """Read until the user stops it; each change of the answer is one line on standard error."""
     if "-" in names:
-        raise BadInputError("standard input is always read to its end", where="--follow -", hint="leave --follow out")
+        raise BadInputError("standard input is always read to its end", where="--follow -", hint="omit --follow")
     if folders := [name for name in names if Path(name).is_dir()]:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
     if len(jobs := jobs_of(names)) > 1:

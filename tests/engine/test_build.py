@@ -222,7 +222,7 @@ def test_a_full_disk_is_named_in_one_line_and_leaves_nothing(demo: Path, tmp_pat
     (disk / "x.sif.log").unlink(missing_ok=True)
     # the same, if the size is known
     refusal = failed(*large, "--base", demo, "-o", disk / "x.sif")
-    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* are missing; .* write it elsewhere: -o", refusal)
+    assert re.fullmatch(rf"lumiimg: {disk}: the build needs about .* is missing; .* write it elsewhere: -o", refusal)
     # TMPDIR, which is /tmp for scripts
     refusal = failed(*large, "--base", "debian-13", "-o", tmp_path / "y.sif", TMPDIR=small)
     assert refusal.startswith(f"lumiimg: {disk}: layer large: the disk or the quota is full; ")

@@ -216,7 +216,7 @@ def test_adapt_names_the_variables_of_the_image_that_block_the_network(
     image: Path, site: str, tmp_path: Path, capsys: Capture
 ) -> None:
     """An added layer does not remove the variables; RCCL would ignore the added plugin."""
-    other, path = "[plugin.other-name]", "makes RCCL look for librccl-net-aws.so alone"
+    other, path = "[plugin.other-name]", "makes RCCL look only for librccl-net-aws.so"
     sockets = ("NCCL_NET=Socket", "[network.forced]", "FI_PROVIDER=tcp", "[provider.excluded]", "env -u NCCL_NET")
     for change, expected in (
         (environment("A=b"), ()),

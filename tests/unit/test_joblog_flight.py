@@ -102,7 +102,7 @@ def test_the_rank_that_differs_never_began_or_wrote_no_dump_is_named() -> None:
         "2",
         "did not begin collective 1 of process group 0 (default_pg), nccl:all_reduce, although the others did",
     )
-    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, as the others did")
+    assert stall_of(*waiting) == ("2", "wrote no dump of the flight recorder, although the others did")
     # neither a running job has a stall, nor one whose ranks enqueued more or fewer calls after the hanging one
     assert stall_of(*(_dump(rank, *[reduce] * 9, done=5, begun=9 + rank) for rank in range(3))) is None
     assert stall_of(_dump(0, *[reduce] * 9, done=9), _dump(1, *[reduce] * 7, done=7)) is None
