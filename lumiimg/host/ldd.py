@@ -212,7 +212,7 @@ class _Listing:
         inside, outcomes = self._inside, self._outcomes.values()
         loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects)
         notes = dict.fromkeys(self.doubts)
-        # folders that engines mount over: whoever starts the container decides what is there
+        # folders that engines mount over: their content depends on who starts the container
         for mount, below in may_be_hidden(inside.image, loaded):
             notes[f"{below[0]} may be missing in the container: {mount.by}"] = None
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}

@@ -173,7 +173,7 @@ def _sentences(path: Path) -> Iterator[tuple[int, str]]:
 
 def test_no_sentence_reads_translated() -> None:
     words = tomllib.loads((ROOT / "tests/words.toml").read_text())["word"]
-    patterns = [(re.compile(word["pattern"], re.IGNORECASE), word) for word in words]
+    patterns = [(re.compile(word["pattern"], re.IGNORECASE | re.MULTILINE), word) for word in words]
     found = []
     # pages that are generated from data are not in git: the data is checked instead
     for path in (path for glob in _PROSE for path in ROOT.glob(glob) if path not in WRITTEN):

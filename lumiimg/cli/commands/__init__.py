@@ -150,7 +150,7 @@ class _Once(argparse.Action):
 
     def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: object = None) -> None:
         if getattr(namespace, self.dest) not in {None, values}:
-            raise argparse.ArgumentError(self, "is given twice, with two values; leave one of them out")
+            raise argparse.ArgumentError(self, "is given twice, with two values; use only one of them")
         setattr(namespace, self.dest, values)
 
 
