@@ -63,7 +63,7 @@ class UserSettings:
         """Built layers, downloads, scratch: as large as a few images. The machine's places are read only now, so that a
         file system that hangs does not stop a command without a cache.
 
-        A missing cache is created for this user only, whatever the umask: anyone who can fill it controls what is built.
+        A missing cache is created for this user only, whatever the umask: its writers control what is built.
         """
         path = Path(self.named or default_cache(self.environment)).absolute()
         with contextlib.suppress(OSError):  # reported when something is written to it
