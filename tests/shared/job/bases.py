@@ -119,9 +119,10 @@ def wheels_of_therock(world: World) -> None:
         "def initialize_process(*, preload_shortnames):\n"
         "    for name in preload_shortnames:\n"
         "        for folder in FOLDERS:\n"
-        "            for file in os.listdir(folder):\n"
-        "                if file.startswith(f'lib{name}.so'):\n"
-        "                    ctypes.CDLL(os.path.join(folder, file), mode=ctypes.RTLD_GLOBAL)\n",
+        "            files = [file for file in sorted(os.listdir(folder)) if file.startswith(f'lib{name}.so')]\n"
+        "            if not files:\n"
+        "                raise FileNotFoundError(name)\n"
+        "            ctypes.CDLL(os.path.join(folder, files[0]), mode=ctypes.RTLD_GLOBAL)\n",
     )
     world.put(f"{folder}/rocm_sdk/_dist_info.py", _DISTRIBUTION, 0o644)
     world.put(
