@@ -25,7 +25,7 @@ from lumiimg.cluster.nodes.node import Library, NodeAnswer, gather, write_answer
 from lumiimg.cluster.nodes.report import build_report
 from lumiimg.core.findings import Finding, Level, Severity
 from lumiimg.elf import Process
-from lumiimg.engine.engine import PACKED, exec_words, of_kernel
+from lumiimg.engine.engine import PACKED, exec_words, kernel_engine
 from lumiimg.fabric.path import FabricPath
 from lumiimg.image import open_image
 from lumiimg.joblog import read_log, vocabulary
@@ -127,7 +127,7 @@ def bench_image(scratch: Path) -> None:
         and subprocess.run([engine, "exec", image, "/bin/true"], capture_output=True, check=False).returncode == 0
     ):
         for place, kind in ((image, "squashfs"), (scratch / "root", "a folder")):
-            start = [str(word) for word in exec_words(of_kernel(), place, ["/bin/true"])]
+            start = [str(word) for word in exec_words(kernel_engine(), place, ["/bin/true"])]
             theirs = wall_of(engine, "exec", str(place), "/bin/true")
             row(f"start of a container, {kind}, by the kernel", wall_of(*start), theirs, "Apptainer (wall)")
     else:

@@ -349,7 +349,7 @@ def _start_on_overlay(environment: Mapping[str, str]) -> Completed:
             "mount -t overlay overlay -o userxattr,lowerdir=root,upperdir=upper,workdir=work merged && "
             'cd / && exec "$@"'
         )
-        engine = engines.of_kernel()
+        engine = engines.kernel_engine()
         words = engines.script_words(engine, scratch / "merged", ["/bin/sh"], writable=True)
         words = [*namespaces.PROGRAM, "root", OWN_MOUNTS, "/bin/sh", "-c", script, "sh", *words]
         return run(words, env=engines.unpacking_in(scratch, engine, environment), timeout_s=_TRIAL_S)

@@ -206,7 +206,7 @@ class LayerBuild:
 
         `within`: wraps the command to run it as root of a namespace, where the kernel makes the container.
         """
-        engine = self.machine.engine if within is None else engines.of_kernel()
+        engine = self.machine.engine if within is None else engines.kernel_engine()
         own = self.machine.container.has_pid_namespace
         argv, shown = (self.test(place), self.test_folder) if is_test else (self.script(place), self.work)
         with self.binds(place, shown) as binds:

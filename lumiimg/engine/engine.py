@@ -34,7 +34,7 @@ _NAMELESS_LOGINS = ("_DOCKER_USERNAME", "_DOCKER_PASSWORD")
 _LOGINS = (*_NAMELESS_LOGINS, "_AUTHFILE", "_AUTH_FILE")
 _OF_REGISTRIES = ("_CACHEDIR", "_CONFIGDIR", "_DISABLE_CACHE", "_NOHTTPS", "_KEYSDIR", "_SYPGPDIR")
 _FAKEROOT = "--fakeroot"
-_APART = ("--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/")
+_ISOLATION = ("--no-home", "--cleanenv", "--no-mount", "bind-paths", "--pwd", "/")
 _HINT = (
     "install Apptainer (apptainer.org/docs), load your site's module, or name the program "
     "in LUMIIMG_ENGINE; --dry-run, --definitions and `check --level static` need no engine"
@@ -68,7 +68,7 @@ class Engine:
     @property
     def family(self) -> str:
         """The common name of the family, as in a node snapshot."""
-        return _PEOPLE_SAY[self.kind]
+        return _DISPLAY_NAMES[self.kind]
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class Engine:
         return replace(self, build_flags=self.build_flags - {_FAKEROOT})
 
 
-_PEOPLE_SAY = {
+_DISPLAY_NAMES = {
     EngineKind.APPTAINER: "Apptainer",
     EngineKind.SINGULARITY: "SingularityCE",
     EngineKind.NAMESPACES: "namespaces of Linux",
@@ -117,7 +117,7 @@ def available_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
     """
     named = environment.get("LUMIIMG_ENGINE")
     if named == EngineKind.NAMESPACES:
-        yield of_kernel()
+        yield kernel_engine()
         return
     try:
         yield from container_engines(environment)
@@ -127,7 +127,7 @@ def available_engines(environment: Mapping[str, str]) -> Iterator[Engine]:
         if why := _why_no_namespaces(environment):
             raise MissingHereError(f"{error.what}; namespaces of Linux: {why}", hint=error.hint) from error
     if not named:
-        yield of_kernel()
+        yield kernel_engine()
 
 
 def engine_word() -> str:
@@ -137,7 +137,7 @@ def engine_word() -> str:
     return shlex.quote(next(found, _PROGRAMS[0]))
 
 
-def of_kernel() -> Engine:
+def kernel_engine() -> Engine:
     """Return the kernel's own engine, which is `lumiimg.engine.namespaces`."""
     release = re.match(r"\d+(\.\d+)*", platform.release())
     flags = frozenset((_FAKEROOT,))
@@ -231,7 +231,7 @@ def script_words(
     `root` is an image, or with `writable` a folder. `has_pid_namespace`: none of its processes outlives it, as in
     the engine's own `build`.
     """
-    options = [*_APART, *_flags(engine)]
+    options = [*_ISOLATION, *_flags(engine)]
     options += ["--writable"] if writable else []
     options += ["--pid"] if has_pid_namespace else []
     return _container(engine, options, binds, root, argv)
@@ -258,7 +258,7 @@ def exec_words(
     """
     shown = [BindSpec(f"{source}", target, read_only=True) for source, target in binds]
     shown += [BindSpec(f"{source}", target) for source, target in writable]
-    return _container(engine, [*_APART, *_flags(engine, as_root=False)] if apart else [], shown, image, argv)
+    return _container(engine, [*_ISOLATION, *_flags(engine, as_root=False)] if apart else [], shown, image, argv)
 
 
 def _flags(engine: Engine, *, as_root: bool = True) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.engine.engine import PACKED, Engine, exec_words, of_kernel
+from lumiimg.engine.engine import PACKED, Engine, exec_words, kernel_engine
 from lumiimg.engine.namespaces import PROGRAM
 from tests.engine.conftest import lumiimg
 from tests.shared.programs import patient
@@ -58,7 +58,7 @@ def _files(engine: Engine, image: Path, *what: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def kernel() -> Engine:
-    return of_kernel()
+    return kernel_engine()
 
 
 @pytest.fixture(scope="module")

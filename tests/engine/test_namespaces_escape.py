@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lumiimg.engine.engine import exec_words, of_kernel
+from lumiimg.engine.engine import exec_words, kernel_engine
 from lumiimg.engine.namespaces import PROGRAM
 from lumiimg.engine.process import run
 from tests.engine.conftest import write_layer
@@ -254,6 +254,6 @@ def test_a_program_that_stops_the_engine_is_ended_all_the_same(image: Path) -> N
     """A signal to its group reaches the engine's own processes, and lumiimg ends them at the time limit."""
     mark = f"{900 + os.getpid() / 1e6}"
     argv = ["bash", "-c", f"escapes stay {mark}; kill -{signal.SIGSTOP.value} 0"]
-    done = run(exec_words(of_kernel(), image, argv), env=os.environ, timeout_s=2)
+    done = run(exec_words(kernel_engine(), image, argv), env=os.environ, timeout_s=2)
     assert done.timed_out
     assert not strays(mark)

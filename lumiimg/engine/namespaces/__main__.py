@@ -23,7 +23,7 @@ from lumiimg.engine.namespaces.options import (
     restored_variables,
     script,
 )
-from lumiimg.engine.namespaces.processes import MOST_USERS, become, in_namespaces, map_own, map_range, warn
+from lumiimg.engine.namespaces.processes import MAX_USERNS, become, in_namespaces, map_own, map_range, warn
 from lumiimg.engine.namespaces.root import MountStage, User, shown_path, shown_paths
 from lumiimg.engine.namespaces.syscalls import (
     CAP_SYS_ADMIN,
@@ -70,7 +70,7 @@ def _root(words: Sequence[str]) -> int:
             mount_proc("/proc")
             return become(words[1:], os.environ)
 
-        return processes.apart(started)
+        return processes.in_pid_namespace(started)
 
     return in_namespaces(None if _mounts_alone() else map_range, inside)
 
@@ -92,7 +92,7 @@ def _exec(container: ContainerStart) -> int:
         return processes.child(lambda: _start(container, user, layers, has_users=maker is not None))
 
     with lower_layers(container.image, os.environ) as layers:
-        return in_namespaces(maker, lambda: processes.apart(first))
+        return in_namespaces(maker, lambda: processes.in_pid_namespace(first))
 
 
 def _start(container: ContainerStart, user: User, layers: LowerLayers, *, has_users: bool) -> int:
@@ -141,9 +141,9 @@ def _renounce(*, as_root: bool, has_users: bool) -> None:
             warn(f"seccomp: {error.strerror}: programs can use the user's keys (keyrings(7))")
     elif has_users:
         try:  # in a nested namespace, a program would have privileges again
-            MOST_USERS.write_text("0", encoding="ascii")
+            MAX_USERNS.write_text("0", encoding="ascii")
         except OSError as error:
-            warn(f"{MOST_USERS}: {error.strerror}: programs can create namespaces, and have privileges in them")
+            warn(f"{MAX_USERNS}: {error.strerror}: programs can create namespaces, and have privileges in them")
 
 
 def _mounts_alone() -> bool:

@@ -26,9 +26,9 @@ _FAILED = 255
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _HEARD = frozenset(number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN)
 """Signals that are handled; an ignored one stays ignored (SIGHUP under nohup)."""
-MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
+MAX_USERNS = Path("/proc/sys/user/max_user_namespaces")
 _LIMITS = {
-    MOST_USERS: "0",
+    MAX_USERNS: "0",
     Path("/proc/sys/kernel/unprivileged_userns_clone"): "0",
     Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"): "1",
 }
@@ -72,7 +72,7 @@ def in_namespaces(maker: Callable[[int], None] | None, inside: Callable[[], int]
     return status
 
 
-def apart(act: Callable[[], int]) -> int:
+def in_pid_namespace(act: Callable[[], int]) -> int:
     """Run `act` below the first process of a new PID namespace, which runs this program.
 
     That process dies with its parent, whatever its children do, and then the kernel kills all of them.
