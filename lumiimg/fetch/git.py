@@ -35,9 +35,9 @@ _ADDRESS = re.compile(
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FETCH_S, _ASK_S = 900.0, 30.0
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """Size limit of a file that git writes, and so of all files of a commit together."""
-_MOST_MEMBERS = 200_000
+_MAX_MEMBERS = 200_000
 # The user's git settings for servers, certificates and logins (gitconfig) apply; variables that locate a repository, or
 # make git run other programs, are removed.
 _PASSED_ON = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL")
@@ -145,7 +145,7 @@ def _git(words: tuple[str, ...], folder: Path, url: str, timeout_s: float) -> Co
     if bundle := env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"):
         env.setdefault("GIT_SSL_CAPATH" if Path(bundle).is_dir() else "GIT_SSL_CAINFO", bundle)
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-    limited = ["/bin/sh", "-c", f'ulimit -f {_MOST_BYTES // 512}; exec "$@"', "git", program]
+    limited = ["/bin/sh", "-c", f'ulimit -f {_MAX_BYTES // 512}; exec "$@"', "git", program]
     return run([*limited, *settings, *words], env=env, cwd=folder, timeout_s=timeout_s)
 
 
@@ -153,7 +153,7 @@ def _failure(done: Completed, address: GitAddress) -> FailedError:
     if done.timed_out:
         return FailedError(f"was not fetched within {_FETCH_S:.0f} s", where=f"{address}", hint="try again")
     if done.exit_code == 128 + signal.SIGXFSZ or re.search("signal 25|File too large", done.output):
-        return FailedError(f"is larger than {_MOST_BYTES >> 20} MiB", where=f"{address}")
+        return FailedError(f"is larger than {_MAX_BYTES >> 20} MiB", where=f"{address}")
     error_line = next((line for line in done.output.splitlines() if line.startswith("fatal: ")), done.last_line)
     return FailedError(
         f"git: {redact(one_line(error_line))[:300]}", where=f"{address}", hint="check that the commit exists"
@@ -165,12 +165,12 @@ def _write_tar(packed: Path, target: Path, address: GitAddress) -> None:
     top, where, above = f"{posixpath.basename(address.url)}-{address.ref[:12]}", f"{address}", address.subdirectory
     count = 0
     with open_regular(packed) as stream, tarfile.TarFile(target, "w", format=tarfile.PAX_FORMAT) as archive:
-        for member in read_members(stream, _MOST_BYTES, where):
+        for member in read_members(stream, _MAX_BYTES, where):
             path = posixpath.relpath(member.name, above or ".")
             if member.kind is FileKind.DIRECTORY or path.startswith("../"):
                 continue
-            if (count := count + 1) > _MOST_MEMBERS:
-                raise FailedError(f"has more than {_MOST_MEMBERS} files", where=where)
+            if (count := count + 1) > _MAX_MEMBERS:
+                raise FailedError(f"has more than {_MAX_MEMBERS} files", where=where)
             info = tarfile.TarInfo(f"{top}/{path}")
             info.mode, info.mtime = 0o755 if member.stat.permissions & 0o100 else 0o644, EPOCH
             if member.kind is FileKind.FILE:

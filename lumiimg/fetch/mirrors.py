@@ -21,7 +21,7 @@ _APT_FILE_LIMIT_BYTES = 256 * 1024
 PYPI = "pypi"
 """Name of the Python package index in --mirror and in `[mirrors]` of config.toml."""
 _PIP_S = 60.0
-_PIPS_OWN = (
+_PIP_SCRIPT = (
     "from pip._internal.commands import create_command; from pip._internal.models.index import PyPI; "
     "print(create_command('download').parser.get_default_values().index_url, PyPI.netloc, PyPI.file_storage_domain)"
 )
@@ -123,7 +123,7 @@ def general_index(mirrors: Mirrors, environment: Mapping[str, str] = os.environ)
     named = mirrors.named(PYPI)
     if named is not None:
         return named
-    if found := _asked_of_pip(environment):
+    if found := _pip_settings(environment):
         return mirrors.rewrite(validated_url(found[0], "the index of pip's settings"))
     raise MissingHereError(
         "pip, which knows the package index, does not work here",
@@ -137,14 +137,14 @@ def public_index() -> tuple[str, ...]:
     Wheels that a lock takes from there count as from the index, whatever index this machine uses. If no pip answers,
     the result is empty, and fewer wheels of a lock are trusted.
     """
-    return tuple(f"https://{host}" for host in _asked_of_pip(os.environ)[1:])
+    return tuple(f"https://{host}" for host in _pip_settings(os.environ)[1:])
 
 
-def _asked_of_pip(environment: Mapping[str, str]) -> list[str]:
+def _pip_settings(environment: Mapping[str, str]) -> list[str]:
     """Return what this Python's pip answers, else python3's: environments that uv makes for tools have no pip."""
     for python in dict.fromkeys(filter(None, (sys.executable, which("python3", environment.get("PATH"))))):
         # Run in `/`, so that a pip.py in the current folder is not imported (-P does that only from Python 3.11 on).
-        completed = run([python, "-c", _PIPS_OWN], env=environment, cwd=Path("/"), timeout_s=_PIP_S)
+        completed = run([python, "-c", _PIP_SCRIPT], env=environment, cwd=Path("/"), timeout_s=_PIP_S)
         words = completed.last_line.split() if completed.ok else []
         if len(words) == 3:
             return words

@@ -41,7 +41,7 @@ _REFERENCE = re.compile(
 )
 _IN_REGISTRY = re.compile(r"(?:[^/]*[.:][^/]*|localhost)/")
 """Beginning of a name whose first part engines read as a registry (reference normalize.go)."""
-_OF_HUB, _OF_HUB_ITSELF = re.compile(r"^index\.docker\.io/"), re.compile(r"^docker\.io/(?!.*/)")
+_HUB_INDEX, _HUB_SHORT_NAME = re.compile(r"^index\.docker\.io/"), re.compile(r"^docker\.io/(?!.*/)")
 _NAME_LIMIT = 255
 """Longest registry/repository that many clients allow (§Pulling manifests)."""
 _TEXT_LIMIT = 512
@@ -104,8 +104,8 @@ def parse_reference(text: str, mirrors: Mirrors) -> ImageReference:
     name = text.removeprefix("docker://")
     if not _IN_REGISTRY.match(name):
         name = f"{DOCKER_HUB}/{name}"
-    name = _OF_HUB.sub(f"{DOCKER_HUB}/", name)
-    found = _parts(_OF_HUB_ITSELF.sub(f"{DOCKER_HUB}/library/", name))
+    name = _HUB_INDEX.sub(f"{DOCKER_HUB}/", name)
+    found = _parts(_HUB_SHORT_NAME.sub(f"{DOCKER_HUB}/library/", name))
     if found is None and "@" in text and (text.count("@") > 1 or not DIGEST.fullmatch(text.rpartition("@")[2])):
         # Not quoted in the message: it is often `user:password@host/name`.
         raise BadInputError(
@@ -187,7 +187,7 @@ def resolve_image(reference: ImageReference, http: Http) -> ImageManifest:
     repository = Repository(reference, http)
     image = top = repository.manifest(reference.digest or reference.tag or DEFAULT_TAG)
     if top.document.manifests is not None:
-        image = replace(repository.manifest(_of_platform(top.url, top.document.manifests)), index_digest=top.digest)
+        image = replace(repository.manifest(_platform_digest(top.url, top.document.manifests)), index_digest=top.digest)
     if image.document.manifests is not None:
         raise FailedError("is an index of image indexes", where=top.url, hint="name an image that is in one of them")
     return replace(image, config=repository.config(image))
@@ -342,7 +342,7 @@ def _media_type(answer: Response, document: Document) -> str:
     return media_types.pop() if media_types else kinds[0]
 
 
-def _of_platform(url: str, images: tuple[Descriptor, ...]) -> str:
+def _platform_digest(url: str, images: tuple[Descriptor, ...]) -> str:
     """Return the digest of the image that an index has for our platform."""
     fitting = [image for image in images if image.platform is None or _platform(image.platform) == _PLATFORM]
     if not fitting:

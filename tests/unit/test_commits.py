@@ -228,7 +228,7 @@ def test_a_server_of_git_cannot_have_more_done_than_one_commit_fetched(
     (repository / "large").write_bytes(bytes(range(256)) * 1024)
     large = commit(repository, {})
     with monkeypatch.context() as small:
-        small.setattr(fetched, "_MOST_BYTES", 1 << 16)
+        small.setattr(fetched, "_MAX_BYTES", 1 << 16)
         with pytest.raises(FailedError, match="is larger than 0 MiB"):
             written(f"git+{PLACE}@{large}", target, mirror)
     git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"{repository}", "sub")
