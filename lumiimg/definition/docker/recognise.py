@@ -149,10 +149,10 @@ def _version(tag: str | None) -> int:
 def _known(
     texts: Iterable[tuple[Instruction, str]], layers: Iterable[Layer], has: frozenset[str]
 ) -> Iterator[KnownSoftware]:
-    by_name = _brought(layers)
+    by_name = _layers_by_software(layers)
     seen = set()
     for step, text in texts:
-        for what, name, version in _found(text) if step.keyword in {"ONBUILD", "RUN"} else ():
+        for what, name, version in _software_in(text) if step.keyword in {"ONBUILD", "RUN"} else ():
             plain_name = canonicalize_name(name)
             layer = by_name.get(_ALIASES.get(plain_name, plain_name))
             if layer is None or (layer.name, what) in seen:
@@ -166,7 +166,7 @@ def _known(
             yield KnownSoftware(layer.name, chosen, in_base, redact(what), step.stage, step.line)
 
 
-def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
+def _layers_by_software(layers: Iterable[Layer]) -> dict[str, Layer]:
     """Return layers by the names of all software that they include; a name of several layers is left out unless one
     of them has or provides that name.
     """
@@ -181,7 +181,7 @@ def _brought(layers: Iterable[Layer]) -> dict[str, Layer]:
     return {name: (owners[name] or entries)[0] for name, entries in found.items() if owners[name] or len(entries) == 1}
 
 
-def _found(text: str) -> Iterator[tuple[str, str, str | None]]:
+def _software_in(text: str) -> Iterator[tuple[str, str, str | None]]:
     """Yield, for each piece of software in a step, the command that gets it, its name, and its version."""
     for is_break, group in groupby(_TOKEN.findall(text), _BREAKS.__contains__):
         words = [] if is_break else list(group)
