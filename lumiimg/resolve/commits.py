@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.requirements import UserRequirement
 
 _FILE = "pyproject.toml"
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 # what pip uses if no build system is named (PEP 518); `wheel` is for setuptools before 70.1
 _USUAL = ("setuptools>=40.8.0", "wheel")
 
@@ -52,7 +52,7 @@ def _read(own: UserRequirement, sources: Sources) -> CommitProject:
     location = own.requirement.url or ""
     archive = sources.store.get(location, None, sources.on_line)
     with open_regular(archive) as packed:
-        texts = texts_of(packed, lambda path: path in {_FILE, "setup.py", "setup.cfg"}, _MOST_BYTES, location)
+        texts = texts_of(packed, lambda path: path in {_FILE, "setup.py", "setup.cfg"}, _MAX_BYTES, location)
     if not texts:
         what, hint = "has neither pyproject.toml nor setup.py", "if it is in a subfolder, add #subdirectory=FOLDER"
         raise RefusedError(what, where=location, hint=hint)

@@ -101,7 +101,7 @@ def _with_base_digest(lock: Lock, sources: Sources, base: BaseDigest, before: Lo
             asked = replace(image, digest=before.base.digest)
         asked.require_tls_or_digest()
         sources.on_line(f"looking up {asked}")
-        with _in_words("the digest of the base is not known", before):
+        with _explained_errors("the digest of the base is not known", before):
             found = resolve_image(asked, sources.web)
         digest = found.index_digest or found.digest
         note_digest(image, digest, sources.cache, sum(layer.size for layer in found.layers))
@@ -112,7 +112,7 @@ def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock
     """Return the lock with unpublished digests filled in: those of the first download, which may be an earlier one."""
     unknown = {source.location: source for layer in lock.stack for source in layer.sources if not source.sha256}
     known = {place: sha256 for place, sha256 in (before.first_download if before else {}).items() if place in unknown}
-    with _in_words("its sha256 is not in the catalogue", before, "; or name the file: --source NAME=FILE"):
+    with _explained_errors("its sha256 is not in the catalogue", before, "; or name the file: --source NAME=FILE"):
         sources.store.sources([replace(unknown[place], sha256=known[place]) for place in known], sources.on_line)
         known |= sources.store.digests(sorted(unknown.keys() - known.keys()), sources.on_line)
     base, *layers = (layer.with_digests(known) for layer in lock.stack)
@@ -120,7 +120,7 @@ def _with_digests(lock: Lock, sources: Sources, before: LockFile | None) -> Lock
 
 
 @contextlib.contextmanager
-def _in_words(unknown: str, before: LockFile | None = None, otherwise: str = "") -> Iterator[None]:
+def _explained_errors(unknown: str, before: LockFile | None = None, otherwise: str = "") -> Iterator[None]:
     """Add what is not known, and what to do, to errors for addresses not reached or changed since the last lock."""
     try:
         yield
@@ -152,21 +152,21 @@ def _with_wheels(lock: Lock, sources: Sources, preferred: Mapping[str, str], unt
     own = lock.request.own
     stack = list(lock.stack[:-1] if own else lock.stack)
     if any(map(wants_python, stack)):
-        found = _of_layers(stack, python, sources, preferred, until)
+        found = _layer_wheels(stack, python, sources, preferred, until)
         stack = [layer.with_wheels(found[layer.name]) for layer in stack]
     if own:
         from lumiimg.resolve.own_packages import installed_layer, resolve_own
 
         sources.on_line(f"resolving {lock.request.own_summary} on top of the layers below, for {python}")
         there = [installed_layer(one, is_base=at == 0) for at, one in enumerate(stack)]
-        with _in_words("the wheels of your own packages are not in the catalogue"):
+        with _explained_errors("the wheels of your own packages are not in the catalogue"):
             wheels = resolve_own(there, lock.request, python, sources, until=until, preferred=preferred)
         sources.on_line(f"resolved: {count(len(wheels), 'Python distribution')} for {lock.layers[-1].name}")
         stack.append(lock.layers[-1].with_wheels(wheels))
     return replace(lock, base=stack[0], layers=tuple(stack[1:]), resolved=True)
 
 
-def _of_layers(
+def _layer_wheels(
     stack: Sequence[LockedLayer],
     python: PythonTarget,
     sources: Sources,
@@ -184,7 +184,7 @@ def _of_layers(
         wanted = [replace(wants, date=None) for wants in wanted]
     days = sorted({until, *(wants.date for wants in wanted if wants.date)})
     sources.on_line(f"resolving the requirements of {names} for {python}, as of {', '.join(map(str, days))}")
-    with _in_words(f"the wheels for {names} are not in the catalogue"):
+    with _explained_errors(f"the wheels for {names} are not in the catalogue"):
         found = resolve_wheels(wanted, python, sources, until=until, preferred=preferred).by_layer
     sources.on_line(f"resolved: {count(sum(map(len, found.values())), 'Python distribution')}")
     wheels = {one.name: one for one in with_digests([*itertools.chain(*found.values())], sources)}

@@ -27,7 +27,7 @@ _OF_PYTHON = frozenset({"pip", "python-abi"})
 _PACKAGE = re.compile(r"(?:[^\s:]+::)?([A-Za-z0-9_][\w.-]*)\s*([^\[]*)", re.ASCII)
 _ONE_VERSION = re.compile(r"(==?)?\s*([A-Za-z0-9_.!+]+?)(\.?\*)?(?:[=\s]\s*[\w.*]+)?", re.ASCII)
 _MINOR = re.compile(r"==(\d+\.\d+)(?:\.\w+)*")
-_MOST_ASKED, _SHOWN = 300, 60
+_MAX_LOOKUPS, _SHOWN = 300, 60
 _INSTEAD = "write the packages that you need under `pip:`"
 
 
@@ -123,7 +123,7 @@ def _pip_version(spec: str) -> str | None:
 def _instead(packages: Sequence[_Package], has_project: HasProject | None) -> BadInputError:
     """Return the error that refuses conda packages: what pip would install instead, and what is in no index."""
     lines, without = list[str](), list[str]()
-    for package in packages[:_MOST_ASKED]:
+    for package in packages[:_MAX_LOOKUPS]:
         is_for_pip = package.version is not None and package.name not in _facts()["of_cuda"]
         is_for_pip = is_for_pip and package.name[:1] != "-" and not is_of_cuda(package.name, of_index=True)
         if is_for_pip and package.name in OF_TORCH:

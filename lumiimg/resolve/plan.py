@@ -12,7 +12,7 @@ from lumiimg.core.errors import ExitCode, MissingHereError, RefusedError
 from lumiimg.core.files import unused
 from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.core.text import count
-from lumiimg.resolve.request import in_short, options_of
+from lumiimg.resolve.request import main_options, options_of
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.resolve.stack import PLUGIN_COMPONENT, Chosen, ReleasedLayer, Stack, job_variables
 
@@ -111,7 +111,7 @@ class Plan:
         if not self.refused:
             among = "" if self.is_for_machine else " among the layers"
             answer = f"no obstacle found{among}{', with doubts' if self.is_doubtful else ''}"
-        return f"{answer}: {in_short(self.asked)}{f' on {self.site.name}' if self.site else ''}"
+        return f"{answer}: {main_options(self.asked)}{f' on {self.site.name}' if self.site else ''}"
 
     @property
     def advice(self) -> Advice:

@@ -282,7 +282,7 @@ def _nearest(asked: Request, context: PlanContext) -> Plan | None:
 def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request]:
     """Yield similar requests, the least different first. None has arguments or sources."""
     asked = structs.replace(request, arguments={}, sources={})
-    here, names, alike = asked.base, asked.unpinned, partial(_alike, context=context)
+    here, names, equivalents = asked.base, asked.unpinned, partial(_equivalent_layers, context=context)
     plugins = [name for name in names if PLUGIN_COMPONENT in context.layer(name).provides]
 
     def each(bases: Iterable[str], adds: Iterable[tuple[str, ...]], fabric: FabricOption = AUTO) -> Iterator[Request]:
@@ -290,10 +290,10 @@ def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request
 
     if asked != request:
         yield asked
-    if carried := _carried(here, context):
+    if main := _main_layer(here, context):
         # the main software of an image, or what does the same, and the layers on it
-        same = (carried, *(name for name in names if name != carried))
-        yield from each(_bases_near(here, context), (same, *alike(same)))
+        same = (main, *(name for name in names if name != main))
+        yield from each(_bases_near(here, context), (same, *equivalents(same)))
     if asked.fabric != AUTO:
         yield structs.replace(asked, fabric=AUTO)
     elif not {"rccl", "rocm"} & {*context.base(here).provides, *context.base(here).has}:
@@ -305,8 +305,8 @@ def _nearby_requests(request: Request, context: PlanContext) -> Iterator[Request
     yield from each(bases, [asked.add], asked.fabric)
     yield from each(bases, [tuple(name for name in names if name not in plugins)])
     # other software only if the same works on no base
-    yield from each([here], alike(names), asked.fabric)
-    yield from each(bases, alike(names))
+    yield from each([here], equivalents(names), asked.fabric)
+    yield from each(bases, equivalents(names))
     for left_out in names if len(names) > 1 else ():
         less = tuple(name for name in names if name != left_out)
         yield from each([here], [less], asked.fabric)
@@ -338,7 +338,7 @@ def _same_software(asked: Request, plugins: Sequence[str], context: PlanContext)
         yield (*(name for name in names if name not in plugins), PLUGIN)
 
 
-def _carried(name: str, context: PlanContext) -> str | None:
+def _main_layer(name: str, context: PlanContext) -> str | None:
     """Return the layer for the main software of an image used as a base: a server, else torch, else JAX."""
     base = context.base(name)
     layers = list(context.layers()) if base.is_foreign else []
@@ -350,7 +350,7 @@ def _carried(name: str, context: PlanContext) -> str | None:
     return None
 
 
-def _alike(names: tuple[str, ...], context: PlanContext) -> Iterator[tuple[str, ...]]:
+def _equivalent_layers(names: tuple[str, ...], context: PlanContext) -> Iterator[tuple[str, ...]]:
     """Yield the layers with one replaced by another that provides the same."""
     layers = list(context.layers())
     for at, name in enumerate(names):

@@ -140,7 +140,7 @@ def resolve_wheels(
                 until = None
                 found = project.resolve(folder, until, preferred)
         except NoSolutionError as error:
-            if other := _other_than_pinned(layers, error.what):
+            if other := _pin_conflict(layers, error.what):
                 raise FailedError(other, hint="use another release, and report this: the catalogue is wrong") from error
             if until and any("exclude-newer" in line for line in error.more):  # uv on files left out by a date
                 error.hint = f"uploads after {until} are excluded: use another date with --exclude-newer"
@@ -160,7 +160,7 @@ def resolve_wheels(
     return ResolvedWheels(_by_layer(layers, wheels, found.requirers), found.requirers)
 
 
-def _other_than_pinned(layers: Sequence[LayerRequirements], sentence: str) -> str | None:
+def _pin_conflict(layers: Sequence[LayerRequirements], sentence: str) -> str | None:
     """Return a conflict within a set of wheels: uv reports that they require another version than the pinned one."""
     for layer in layers:
         for name, pin in pins_by_project(layer.pins).items() if layer.beside else ():

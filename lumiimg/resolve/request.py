@@ -36,7 +36,7 @@ _LIMIT = 300
 _SHOWN = 200
 _LAYER_HINT = "a name (the newest that fits), or a name with a version: 'vllm==0.10.1'; one --add for each layer"
 _ONE_EQUALS = re.compile(r"(?<=[\w.-]) ?= ?(?=\d)")
-_LEAST_CHARS_OF_SECRET = 16
+_MIN_SECRET_CHARS = 16
 """Shorter values, such as `AWS_REGION=eu-north-1`, are not searched for: they are also part of harmless words."""
 AUTO: FabricOption = "auto"
 """The fabric that fits the site."""
@@ -137,7 +137,7 @@ def with_releases(request: Request, catalogue: Catalogue) -> Request:
 
 def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
     """Refuse values that look like or contain a secret, without repeating them. Raises BadInputError."""
-    known = [secret for secret in known if len(secret) >= _LEAST_CHARS_OF_SECRET]
+    known = [secret for secret in known if len(secret) >= _MIN_SECRET_CHARS]
     for option, values in (("--source", request.sources.values()), ("--mirror", request.mirrors)):
         if any("://" in value and secret in value for value in values for secret in known):
             raise BadInputError(
@@ -155,7 +155,7 @@ def refuse_secrets(request: Request, known: Collection[str] = ()) -> None:
 # -- as options of a command line --
 
 
-def in_short(request: Request) -> str:
+def main_options(request: Request) -> str:
     """Return base, layers, own packages and fabric as options, for a shell."""
     return options_of(Request(request.base, request.add, request.own_files, request.own, fabric=request.fabric))
 
@@ -245,7 +245,7 @@ def request_of(
     base = catalogue.resolve_base_name(options.base) if options.base else recipe.base if recipe else ""
     # a version may be written as conda and apt write it: vllm=0.33.0
     (of_recipe, recipe_packages), (given, packages) = map(
-        _apart, (recipe.add if recipe else (), [_ONE_EQUALS.sub("==", text) for text in options.add])
+        _split_packages, (recipe.add if recipe else (), [_ONE_EQUALS.sub("==", text) for text in options.add])
     )
     if needs_base and not base:
         words = [word for text in options.add for word in ("--add", text)]
@@ -288,7 +288,7 @@ def request_again(options: RequestOptions, before: Request | None, path: Path) -
     return structs.replace(before, mirrors=tuple(options.mirror), layers=tuple(options.layers), until=until)
 
 
-def _apart(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+def _split_packages(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return layers, and the words for the user's own packages."""
     words = list(texts)
     return [w for w in words if not w.startswith(PACKAGE)], [w for w in words if w.startswith(PACKAGE)]

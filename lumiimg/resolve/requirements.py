@@ -38,9 +38,9 @@ _FILE_LIMIT_BYTES = 8 << 20
 _OF_CONDA = (".yml", ".yaml")
 """File name endings of a conda environment."""
 _SHOWN = 200
-_MOST, _MOST_FILES = 2_000, 50
+_MAX_REQUIREMENTS, _MAX_FILES = 2_000, 50
 """Most requirements, and most files, in total."""
-_LONGEST = 1_000
+_MAX_CHARS = 1_000
 """Most characters of a requirement."""
 _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s*)(\S.*)")
 _OPTION = re.compile(r"(?:^|\s)(--?[A-Za-z][A-Za-z-]{0,40})")
@@ -165,8 +165,8 @@ class RequirementReader:
         """Add a requirement. Raises BadInputError."""
         if (name := _NAME.match(text)) and canonicalize_name(name[0]) in self._without:
             return
-        if len(self._found) >= _MOST:
-            raise BadInputError(f"more than {_MOST} requirements", where=where, hint="leave some out")
+        if len(self._found) >= _MAX_REQUIREMENTS:
+            raise BadInputError(f"more than {_MAX_REQUIREMENTS} requirements", where=where, hint="leave some out")
         requirement = requirement_of(text, where, takes_commits=self._takes_commits)
         own = UserRequirement(str(requirement), where, hashes)
         self._found.setdefault((own.text, hashes), own)
@@ -177,8 +177,8 @@ class RequirementReader:
         if path in self._files:
             return
         self._files.add(path)
-        if len(self._files) > _MOST_FILES:
-            raise BadInputError(f"more than {_MOST_FILES} requirement files", where=path)
+        if len(self._files) > _MAX_FILES:
+            raise BadInputError(f"more than {_MAX_FILES} requirement files", where=path)
         for number, line in self._lines(path):
             where = f"line {number} of {path}"
             if (included := _INCLUDE.fullmatch(line)) is None:
@@ -245,8 +245,8 @@ def requirement_of(text: str, where: str, *, takes_commits: bool = True) -> Requ
         hint = next((hint for words, hint in _HINTS.items() if text.startswith(words)), None)
         hint = hint or f"leave the {'option' if option.start() else 'line'} out"
         raise BadInputError(f"the option {option[1]} is not supported", where=where, hint=hint)
-    if len(text) > _LONGEST:
-        raise BadInputError(f"a requirement of more than {_LONGEST} characters", where=where)
+    if len(text) > _MAX_CHARS:
+        raise BadInputError(f"a requirement of more than {_MAX_CHARS} characters", where=where)
     requirement = parsed(_EGG.sub(_named, text))
     if takes_commits and requirement is not None and (requirement.url or "").startswith("git+"):
         return _at_commit(requirement, where)

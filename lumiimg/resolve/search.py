@@ -204,7 +204,7 @@ class StackSearch:
         if trouble is None:
             self._placed.add(layer.name)
             yield grown
-        elif (wish := self._settling(trouble, grown, path)) is not None:
+        elif (wish := self._wish_to_settle(trouble, grown, path)) is not None:
             for earlier in self._add(stack, wish, path):
                 yield from self._on_top(earlier, chosen, path)
         else:
@@ -212,7 +212,7 @@ class StackSearch:
             because, source = trouble.because, trouble.source
             self._reject(layer, need, have, because, chosen.version, source, trouble.rule, is_last=True)
 
-    def _settling(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
+    def _wish_to_settle(self, trouble: KnownTrouble, stack: Stack, path: tuple[str, ...]) -> WantedLayer | None:
         """Return a wish that ends a known trouble and is not in the stack yet: its layer is added earlier then."""
         wishes = [self._wished_for[need.component] for need in trouble.unless if need.component in self._wished_for]
         there = {*path, *(chosen.name for chosen in stack.layers)}

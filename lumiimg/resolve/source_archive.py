@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _ARCHIVE_LIMIT_BYTES = 4 << 30
 _TEXT_LIMIT_BYTES = 512 * 1024
-_MOST_TEXTS = 200
-_MOST_MEMBERS = 500_000
+_MAX_TEXTS = 200
+_MAX_MEMBERS = 500_000
 _PROJECT = re.compile(r"([^\[\]]+\.toml)(?:\[([^\[\]]*)\])?")
-_IS_ONE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
+_WANTED_FILE = re.compile(r"(?:.*requirement.*\.(?:txt|in)|(?:.*/)?pyproject[^/]*\.toml)")
 
 
 class _Build(Struct, frozen=True):
@@ -60,7 +60,7 @@ def read_requirements(archive: Path, files: Sequence[str], without: Collection[s
     """Return the requirements of files in an archive, by their paths below its top folder. Raises FailedError."""
     try:
         with open_regular(archive) as packed:
-            texts = read_texts(packed, lambda path: bool(_IS_ONE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
+            texts = read_texts(packed, lambda path: bool(_WANTED_FILE.fullmatch(path)), _ARCHIVE_LIMIT_BYTES, where)
     except OSError as error:
         raise FailedError(f"cannot be read: {error.strerror}", where=where) from error
     return requirements_in(texts, files, without, where)
@@ -78,10 +78,10 @@ def texts_of(
     """Return text files as `read_texts` does, from a tar that is not compressed."""
     found: dict[str, str] = {}
     try:
-        for member in islice(read_members(unpacked, limit_bytes, where), _MOST_MEMBERS):
+        for member in islice(read_members(unpacked, limit_bytes, where), _MAX_MEMBERS):
             path = posixpath.normpath(member.name).partition("/")[2]
             is_text = member.kind is FileKind.FILE and member.stat.size_bytes <= _TEXT_LIMIT_BYTES
-            if is_text and len(found) < _MOST_TEXTS and is_wanted(path):
+            if is_text and len(found) < _MAX_TEXTS and is_wanted(path):
                 found[path] = unpacked.read(member.stat.size_bytes).decode("utf-8", "replace")
     except (OSError, EOFError, zlib.error, ImageError) as error:
         raise FailedError(f"is not a readable archive: {one_line(str(error))[:200]}", where=where) from error

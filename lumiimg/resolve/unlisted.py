@@ -39,7 +39,7 @@ _CP = re.compile(r"cp3(\d{1,2})")
 _GLIBC = re.compile(r"manylinux_2_(\d{1,3})_x86_64")
 _OF_LINUX = re.compile(r".*-(any|.*linux.*x86_64.*)")
 _ROCM = re.compile(r"rocm([0-9]+(?:\.[0-9]+){1,2})")
-_MOST_TRIED = 4
+_MAX_TRIES = 4
 """Most versions of a companion that are tried, newest first."""
 _SDIST_BOUNDS = (192 << 20, 120.0)
 """Limits in bytes and seconds; source archives of vLLM have 47 MB."""
@@ -58,7 +58,7 @@ def find_releases(layer: Layer, wanted: SpecifierSet, context: PlanContext) -> F
             why = f"what it requires could not be read ({error})"
     if exact is None or not (layer.releases if rule else _can_be_named(layer, exact)):
         return FoundReleases()
-    return FoundReleases((derived(layer, exact, why),))
+    return FoundReleases((derived_release(layer, exact, why),))
 
 
 def _read(layer: Layer, rule: IndexRule, wanted: SpecifierSet, context: PlanContext) -> FoundReleases:
@@ -80,7 +80,7 @@ def _read(layer: Layer, rule: IndexRule, wanted: SpecifierSet, context: PlanCont
     return FoundReleases((), f"{layer.name} {', '.join(map(str, near[:_NEAREST]))}")
 
 
-def derived(layer: Layer, version: Version, why: str) -> Release:
+def derived_release(layer: Layer, version: Version, why: str) -> Release:
     """Return a release that could not be read, modelled on the nearest row: it expects most of what that requires."""
     default = layer.arguments["VERSION"].default
     release = Release(version=f"{version}", source=layer.source, derived=default, doubts=(why,))
@@ -234,7 +234,7 @@ def _release(
         doubts.append(f"the other contents of its wheel are not known, as no row has {of}")
     elif read and known:
         row = replace(row, has={**known, **row.has})
-    return replace(row, requires=(*row.requires, *_of_tags(files)), doubts=tuple(doubts))
+    return replace(row, requires=(*row.requires, *_tag_needs(files)), doubts=tuple(doubts))
 
 
 def row_of(rule: IndexRule, facts: Mapping[str, str], source: str) -> Release:
@@ -296,7 +296,7 @@ def _companions(file: IndexFile, project: str, pages: ProjectPages, web: Http) -
     for name in pages.rule.companions:
         builds = {one.version: one for one in pages.files[name] if one.version.local == file.version.local and one.tags}
         newest = sorted(builds, reverse=True)
-        metadata = ((version, metadata_of(builds[version], web)) for version in newest[:_MOST_TRIED])
+        metadata = ((version, metadata_of(builds[version], web)) for version in newest[:_MAX_TRIES])
         belonging = (version for version, text in metadata if _requires_exactly(text, project, file.version))
         if not newest:
             doubts.append(f"its index has no {name} that matches it")
@@ -315,7 +315,7 @@ def _requires_exactly(metadata: str, project: str, version: Version) -> bool:
     return first is not None and first.specifier.contains(version, prereleases=True)
 
 
-def _of_tags(files: Sequence[IndexFile]) -> Iterator[Need]:
+def _tag_needs(files: Sequence[IndexFile]) -> Iterator[Need]:
     """Yield the Python and glibc that files need, from Requires-Python and the tags of wheels (PEP 425, PEP 600)."""
     try:
         python = SpecifierSet(files[0].requires_python)

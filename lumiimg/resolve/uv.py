@@ -27,7 +27,7 @@ _LIMIT_S = 900.0
 _MEMORY_KIB = 4 << 20
 _SHOWN = 900
 """Most characters of uv's message in one line."""
-_MOST_BYTES = 64 << 20
+_MAX_FILE_BYTES = 64 << 20
 """Size limit of a file that uv writes."""
 # The user's own uv settings would change the result; these three only describe the network.
 _OF_NETWORK = frozenset({"UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_CONCURRENT_DOWNLOADS"})
@@ -106,7 +106,7 @@ def compile_versions(folder: Path, target: PythonTarget, cache: Path) -> Resolve
     for a failed download, MissingHereError if only the network has what is needed.
     """
     output = _run(folder, target, cache, "--annotation-style", "line", "--output-file", "held.txt")
-    noted = read_text(folder / "held.txt", _MOST_BYTES)
+    noted = read_text(folder / "held.txt", _MAX_FILE_BYTES)
     pinned = (line.partition("#")[0].strip().partition("==") for line in noted.splitlines() if "==" in line)
     warnings = (redact(one_line(found[1])) for found in _WARNING.finditer(output))
     return ResolvedVersions({name: version for name, _, version in pinned}, requirers_in(noted), tuple(warnings))
@@ -118,7 +118,7 @@ def compile_wheels(
     """Return the packages of a folder in the versions that `compile_versions` found, with their wheels."""
     (folder / "found.txt").write_text("".join(f"{name}=={one}\n" for name, one in versions.items()), encoding="utf-8")
     _run(folder, target, cache, "--constraints", "found.txt", "--output-file", "pylock.toml")
-    return decode_toml(read_text(folder / "pylock.toml", _MOST_BYTES), _PackageLock, where="uv's lock").packages
+    return decode_toml(read_text(folder / "pylock.toml", _MAX_FILE_BYTES), _PackageLock, where="uv's lock").packages
 
 
 def requirers_in(noted: str) -> dict[str, frozenset[str]]:

@@ -34,7 +34,7 @@ BIN = f"{MOUNT}/bin"
 RECORD = "lumiimg-venv.json"
 """File in the environment that records what it was made for."""
 _EDGE_BYTES = 1 << 20
-_MOST_NAMED = 6
+_MAX_NAMED = 6
 _OF_TORCH = re.compile(rf"(?:{'|'.join(sorted(OF_TORCH))})(?![\w.-])", re.IGNORECASE)
 """A requirement that the image meets and no environment installs."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][ -~]{0,100}")
@@ -186,7 +186,7 @@ def notes_of_venv(venv: Venv, path: Path, has: Mapping[str, str]) -> Iterator[st
 def made_again(venv: Venv, image: Path) -> Remedy:
     """Return the command that makes an environment again for an image; a sentence if its packages are not known."""
     known = [text for text in venv.record.requirements if not _OF_TORCH.match(text)] if venv.record else []
-    named = known if 0 < len(known) <= _MOST_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
+    named = known if 0 < len(known) <= _MAX_NAMED and all(map(_REQUIREMENT.fullmatch, known)) else ()
     output = (str(venv.path), "--force") if venv.is_file else (f"{venv.path}-new/",)
     if not named:
         return Remedy("`lumiimg venv` makes one for this image, with the packages that you name")

@@ -21,7 +21,7 @@ from lumiimg.report.document import (
     facts_section,
     severity_of,
 )
-from lumiimg.resolve.request import in_short
+from lumiimg.resolve.request import main_options
 from lumiimg.resolve.rules import RuleOutcome, RuleResult, worst_first
 from lumiimg.resolve.stack import ready_wheels
 
@@ -47,7 +47,7 @@ def request_document(found: ExplainedRequest) -> Document:
     compared = tuple(Row((rule.id, rule.need, rule.have), rule.outcome.severity) for rule in rules)
     return Document(
         "explain",
-        in_short(plan.asked),
+        main_options(plan.asked),
         plan.sentence,
         plan.severity,
         plan.advice,
