@@ -148,7 +148,7 @@ class BuildHost:
     def ids(self) -> CapabilityTrial:
         """Whether a build can be root, which preserves file owners: as root, or in a namespace with many ids."""
         done = run([*namespaces.PROGRAM, "root", "true"], env=self.environment, timeout_s=_TRIAL_S)
-        return _of_run("user namespace with the user's ids", done)
+        return _completed_trial("user namespace with the user's ids", done)
 
     @property
     def has_subids(self) -> bool:
@@ -170,7 +170,7 @@ class BuildHost:
         name = "a container on an overlay in it"
         if self.has_subids and platform.machine() in _EXITS:
             try:
-                return _of_run(name, _start_on_overlay(self.environment))
+                return _completed_trial(name, _start_on_overlay(self.environment))
             except FailedError:
                 pass
         return CapabilityTrial(name, works=False, said="it could not be tested")
@@ -317,7 +317,7 @@ def _try_container(engine: Engine, environment: Mapping[str, str]) -> ContainerT
     known = explain(first.output)
     why = known.meaning if known else one_line(last_words(first.output))[:200]
     if not last.ok:
-        return ContainerTrial(engine, _of_failure(last))
+        return ContainerTrial(engine, _failed_trial(last))
     has_pid_namespace = "--pid" in last.argv
     if "--fakeroot" in first.argv and "--fakeroot" not in last.argv:
         is_sure = known is not None and known.id not in _PASSING  # layers that install packages use proot instead
@@ -365,7 +365,7 @@ def _write_root(root: Path) -> Path:
     return root
 
 
-def _of_failure(done: Completed) -> CapabilityTrial:
+def _failed_trial(done: Completed) -> CapabilityTrial:
     known = explain(done.output)
     if known is not None and known.id not in _PASSING:
         return CapabilityTrial(CONTAINER, works=False, said=known.meaning, remedy=known.remedy)
@@ -373,6 +373,6 @@ def _of_failure(done: Completed) -> CapabilityTrial:
     return CapabilityTrial(CONTAINER, works=False, said="it timed out" if done.timed_out else why, is_sure=False)
 
 
-def _of_run(name: str, done: Completed) -> CapabilityTrial:
+def _completed_trial(name: str, done: Completed) -> CapabilityTrial:
     why = "" if done.ok else one_line(done.last_line)[:200]
     return CapabilityTrial(name, done.ok, why, is_sure=not done.timed_out)

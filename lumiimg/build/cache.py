@@ -40,7 +40,7 @@ _FILES = re.compile(r"(key|entry)\.json|data\.(sif|sqfs|tar)|\.\w+\.json\.[0-9a-
 """The files of an entry, and those that a killed process may have left in one."""
 _BY_HAND = "it contains files that lumiimg did not write; check it, and remove it manually"
 _DOCUMENT_LIMIT_BYTES = 64 << 20
-_LEAST_DIGITS = 6
+_MIN_DIGITS = 6
 """Minimum length of an abbreviated key."""
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
@@ -409,4 +409,4 @@ def _removed(gone: Mapping[str, int], others: Mapping[str, UnpackedLayer | Fetch
 
 
 def _is_called(name: str, key: str, entry: CacheEntry | None) -> bool:
-    return (entry is not None and name in entry.layers) or (len(name) >= _LEAST_DIGITS and key.startswith(name))
+    return (entry is not None and name in entry.layers) or (len(name) >= _MIN_DIGITS and key.startswith(name))

@@ -28,7 +28,7 @@ _OWN_XATTRS = ("user.overlay.", "user.fuseoverlayfs.")
 """Where overlays record their own state. Source: kernel Documentation/filesystems/overlayfs.rst, `userxattr`."""
 _OPAQUE = "user.overlay.opaque"
 _PYC = struct.Struct("<4sIII")
-_OF_ONE_BUILD: dict[str, tuple[str, ...]] = {
+_VOLATILE_FILES: dict[str, tuple[str, ...]] = {
     "/etc": ("machine-id",),
     "/var/cache/apt": ("pkgcache.bin", "srcpkgcache.bin"),
     "/var/cache/ldconfig": ("aux-cache",),
@@ -84,7 +84,7 @@ def drop(root: Path, spared: Container[str] = ()) -> None:
 
     Versions of these files in a layer below become visible again.
     """
-    for path, names in _OF_ONE_BUILD.items():
+    for path, names in _VOLATILE_FILES.items():
         with suppress(FileNotFoundError, NotADirectoryError), opened_folder(root, path) as at:
             for name in names or os.listdir(at):  # noqa: PTH208 - a descriptor has no path
                 with suppress(FileNotFoundError):

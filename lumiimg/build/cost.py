@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock import Lock, LockedLayer, LockedSource
     from lumiimg.resolve.plan import Plan
 
-_LEAST_BYTES = 256 << 20
+_MIN_BYTES = 256 << 20
 """Space that a build needs besides its layers, for the engine's own copies."""
 _UNPACKED = 3
 """Ratio of a root file system's size to that of its squashfs (measured: 2.2 to 3.2)."""
@@ -187,7 +187,7 @@ def cost_of(
     layers, base, temporary = LayerCache(cache), chain[0], temporary_folder()
     parts = tuple(_parts(lock, chain, layers, steps or steps_of(chain)))
     unpacked = [part.size_bytes or 0 for part in parts if unpacks_all or part.new_bytes != 0]
-    needed_bytes = _UNPACKED * (sum(unpacked) if unpacks_all else max(unpacked, default=0)) + _LEAST_BYTES
+    needed_bytes = _UNPACKED * (sum(unpacked) if unpacks_all else max(unpacked, default=0)) + _MIN_BYTES
     if base.origin is not None and base.origin.is_file() and not _is_below(base) and not unpacks_all:
         needed_bytes += _UNPACKED * base.origin.stat().st_size
     in_cache_bytes = (_sum(part.new_bytes for part in parts) or 0) + (_sum(part.download_bytes for part in parts) or 0)
@@ -225,7 +225,7 @@ def measured(lock: Lock, chain: Sequence[Definition], cache: Path) -> Iterator[t
 def _parts(
     lock: Lock, chain: Sequence[Definition], cache: LayerCache, steps: Sequence[BuildStep]
 ) -> Iterator[PartCost]:
-    there, before = _cached_results(steps, len(chain), cache), _before(steps, len(chain), cache)
+    there, before = _cached_results(steps, len(chain), cache), _last_results(steps, len(chain), cache)
     for at, layer in enumerate(lock.stack):
         download = _download(lock, layer, cache.root)
         trial = next((one for one in _recorded(layer) if one.size_bytes is not None), None)
@@ -259,7 +259,7 @@ def _cached_results(steps: Sequence[BuildStep], length: int, cache: LayerCache) 
     return [_result(group) for group in groups]
 
 
-def _before(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> dict[int, _Result]:
+def _last_results(steps: Sequence[BuildStep], length: int, cache: LayerCache) -> dict[int, _Result]:
     """Return, by position in the chain, the results of base and layers from the last run of their scripts here,
     whatever was below.
     """

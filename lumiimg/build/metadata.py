@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, OWN, folder, lacking, open_file
+from lumiimg.build.safe_fs import MOUNT_FILES, MOUNT_FOLDERS, OWN, folder, open_file, resolve_missing
 from lumiimg.core.decode import decode
 from lumiimg.core.errors import FailedError
 from lumiimg.core.files import EPOCH
@@ -95,15 +95,15 @@ def write_metadata(
     own = _Files(root, below)
     root.chmod(below.stat("/").permissions | stat.S_IWUSR)
     for path in (*MOUNT_FOLDERS, f"{OWN}/libs"):
-        if (target := own.lacking(path)) is not None:
+        if (target := own.path_to_create(path)) is not None:
             target.mkdir(0o755, exist_ok=True)  # two paths may lead to one place
     for path, text in _LINKS.items():
-        if (target := own.lacking(path)) is not None:
+        if (target := own.path_to_create(path)) is not None:
             target.symlink_to(f"{OWN.removeprefix('/')}/{text}")
     folder_of_texts = resources.files(__package__).joinpath("apptainer")
     texts = {f"{OWN}/{name}": folder_of_texts.joinpath(*name.split("/")).read_text(encoding="utf-8") for name in _TEXTS}
     for path, text in {**dict.fromkeys((*MOUNT_FILES, f"{OWN}/env/94-appsbase.sh"), ""), **texts}.items():
-        if (target := own.lacking(path)) is not None:
+        if (target := own.path_to_create(path)) is not None:
             target.write_text(text, encoding="utf-8")
             target.chmod(0o644 if path in MOUNT_FILES else 0o755)
     own.write(LABELS, _json({**_labels(own.read(LABELS), definitions), **labels}), 0o644)
@@ -157,7 +157,7 @@ class _Files:
         target.write_bytes(text.encode("utf-8", "surrogateescape"))
         target.chmod(self.below.stat(path).permissions if is_below else permissions)
 
-    def lacking(self, path: str) -> Path | None:
+    def path_to_create(self, path: str) -> Path | None:
         """Return where in the folder to create a path that the image lacks; None if the image has it.
 
         Engines' own files must not be reached through links.
@@ -165,7 +165,7 @@ class _Files:
         above, is_own = path.rpartition("/")[0] or "/", path.startswith(OWN)
         if self.below.exists(path) and not (is_own and self.below.resolve(above) != above):
             return None
-        place = path if is_own else lacking(self.below, path)
+        place = path if is_own else resolve_missing(self.below, path)
         return None if place is None else self._place(place)
 
     def _place(self, path: str) -> Path:

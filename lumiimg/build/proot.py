@@ -45,7 +45,7 @@ print("seen by root")
 _FOUND = re.compile(r"^proot=(/.+)$", re.MULTILINE)
 _AR = re.compile(rb"data\.tar\.xz/? *[0-9]+ *0 *0 *[0-9]+ *([0-9]+) *`\n")
 """The header of a member of ar(5): name, time, owner, group, mode, size."""
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Proot:
 def find_proot(environment: Mapping[str, str], sources: Sources | None) -> Proot:
     """Return the first proot that passes its trial. Without `sources`, only PATH is searched."""
     faults = []
-    for found in (_on_path, _of_module, _of_debian)[: 1 if sources is None else None]:
+    for found in (_on_path, _module_proot, _debian_proot)[: 1 if sources is None else None]:
         try:
             return found(environment, sources)
         except LumiimgError as error:
@@ -78,7 +78,7 @@ def built_elsewhere(request: str, environment: Mapping[str, str]) -> str:
     return f"lumiimg build {request} --site {shell_quote(site)} -o image.sif && rsync -P image.sif {shell_quote(to)}:"
 
 
-def _tried(program: Path, origin: str, environment: Mapping[str, str], variables: Mapping[str, str]) -> Proot:
+def _verified_proot(program: Path, origin: str, environment: Mapping[str, str], variables: Mapping[str, str]) -> Proot:
     """Return a proot that was seen to show programs the right files. Raises MissingHereError if it does not."""
     words: list[str | Path] = [program, "--kill-on-exit", "-0", "-b", f"{temporary_folder()}:{_BEHIND}"]
     words += [sys.executable, "-I", "-S", "-c", _SEES]
@@ -93,10 +93,10 @@ def _tried(program: Path, origin: str, environment: Mapping[str, str], variables
 def _on_path(environment: Mapping[str, str], _: Sources | None) -> Proot:
     if (found := which("proot", environment.get("PATH"))) is None:
         raise MissingHereError("not on PATH")
-    return _tried(Path(found), "", environment, {})
+    return _verified_proot(Path(found), "", environment, {})
 
 
-def _of_module(environment: Mapping[str, str], _: Sources | None) -> Proot:
+def _module_proot(environment: Mapping[str, str], _: Sources | None) -> Proot:
     """Return the proot of a site's modules, loaded in a login shell."""
     bash = which("bash", environment.get("PATH"))
     if bash is None or "MODULEPATH" not in environment:
@@ -109,10 +109,10 @@ def _of_module(environment: Mapping[str, str], _: Sources | None) -> Proot:
     done = run([bash, "-lc", script], env=environment, cwd=Path("/"), timeout_s=_MODULES_S)
     if (found := _FOUND.search(done.output)) is None or not os.access(found[1], os.R_OK | os.X_OK):
         raise MissingHereError(f"`{load}` provides no proot that runs")
-    return _tried(Path(found[1]), f" of `{load}`", environment, {})
+    return _verified_proot(Path(found[1]), f" of `{load}`", environment, {})
 
 
-def _of_debian(environment: Mapping[str, str], sources: Sources | None) -> Proot:
+def _debian_proot(environment: Mapping[str, str], sources: Sources | None) -> Proot:
     """Return Debian's proot, from the configured mirror, else from that of this machine's apt."""
     facts = package_toml("lumiimg.build", "proot.toml")
     if sources is None or platform.machine() != facts["processor"]:
@@ -125,7 +125,7 @@ def _of_debian(environment: Mapping[str, str], sources: Sources | None) -> Proot
         with written_by_rename(folder / one["file"]) as partial:
             partial.write_bytes(_member(package, one["member"]))
             partial.chmod(0o755)
-    return _tried(folder / "proot", " of Debian", environment, {"LD_LIBRARY_PATH": f"{folder}"})
+    return _verified_proot(folder / "proot", " of Debian", environment, {"LD_LIBRARY_PATH": f"{folder}"})
 
 
 def _member(package: Path, name: str) -> bytes:
@@ -134,10 +134,10 @@ def _member(package: Path, name: str) -> bytes:
         import lzma
     except ImportError as error:  # it depends on how Python was built
         raise FailedError("this Python has no lzma, which Debian packages need") from error
-    data = read_beginning(package, _MOST_BYTES)
+    data = read_beginning(package, _MAX_BYTES)
     if (header := _AR.search(data)) is not None:
         with lzma.open(io.BytesIO(data[header.end() : header.end() + int(header[1])])) as files:
-            for member in read_members(files, _MOST_BYTES, f"{package}"):
+            for member in read_members(files, _MAX_BYTES, f"{package}"):
                 if member.name == name:
                     return files.read(member.stat.size_bytes)
     raise FailedError(f"has no {name}", where=f"{package}")

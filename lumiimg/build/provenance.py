@@ -282,9 +282,9 @@ def bill(contents: Inventory, sources: Iterable[LockedSource], identity: str) ->
     Known gaps are listed as properties (`INCOMPLETE`): the bill must not look like that of an empty image.
     """
     root, system, missing = contents.image.root, contents.os_release, list[str]()
-    found = [*_of_dpkg(root, missing)]
+    found = [*_dpkg_components(root, missing)]
     missing += (f"packages of {tool} are not listed" for tool in _NOT_READ if _has_database(root, tool))
-    found += _of_python(contents, missing)
+    found += _python_components(contents, missing)
     found += (_component("generic", one.name, one.version, one.location, one.sha256) for one in sources)
     by_text = {(one["purl"], str(one)): one for one in found}
     metadata: dict[str, Any] = {
@@ -320,7 +320,7 @@ def _component(kind: str, name: str, version: str, where: str = "", sha256: str 
     return document
 
 
-def _of_dpkg(root: RootFileSystem, missing: list[str]) -> Iterator[dict[str, Any]]:
+def _dpkg_components(root: RootFileSystem, missing: list[str]) -> Iterator[dict[str, Any]]:
     """Yield installed packages; add gaps to `missing`."""
     try:
         yield from (_component("deb", *package) for package in packages_of_dpkg(root))
@@ -343,7 +343,7 @@ def _has_database(root: RootFileSystem, tool: str) -> bool:
     return False
 
 
-def _of_python(contents: Inventory, missing: list[str]) -> Iterator[dict[str, Any]]:
+def _python_components(contents: Inventory, missing: list[str]) -> Iterator[dict[str, Any]]:
     """Yield Python distributions; add gaps to `missing`."""
     try:
         for distributions in contents.distributions.values():

@@ -67,7 +67,7 @@ def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
     Raises FailedError if the image has something other than a folder at BUILD_FOLDER.
     """
     for path in (*MOUNT_FOLDERS, *MOUNT_FILES):
-        place = None if below.exists(path) else lacking(below, path)
+        place = None if below.exists(path) else resolve_missing(below, path)
         if place is not None and path in MOUNT_FILES:
             above, _, name = place.rpartition("/")
             with folder(root, above, below) as at, _written(at):
@@ -75,7 +75,7 @@ def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
         elif place is not None:
             with folder(root, place, below):
                 pass
-    place = lacking(below, BUILD_FOLDER)
+    place = resolve_missing(below, BUILD_FOLDER)
     if place is None or (below.exists(BUILD_FOLDER) and not below.is_dir(BUILD_FOLDER)):
         raise FailedError("is not a folder in the image, but lumiimg builds there", where=BUILD_FOLDER)
     with folder(root, place, below):
@@ -88,7 +88,7 @@ def mount_points(root: Path, below: RootFileSystem) -> Iterator[str]:
             os.rmdir(name, dir_fd=at)
 
 
-def lacking(below: RootFileSystem, path: str) -> str | None:
+def resolve_missing(below: RootFileSystem, path: str) -> str | None:
     """Return where in the image a path is or would be, with links resolved; None below a broken link or a file."""
     there, rest = path, ""
     while not below.exists(there):

@@ -15,14 +15,14 @@ import venv
 from importlib import metadata
 from pathlib import Path
 
-_MOST_SCRIPT_BYTES = 64 * 1024
+_MAX_SCRIPT_BYTES = 64 * 1024
 
 
 def _name(text: str) -> str:
     return re.sub(r"[-_.]+", "-", text).lower()
 
 
-def _there() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Return the versions of the distributions that this Python imports; the first of a name counts."""
     found: dict[str, str] = {}
     for one in metadata.distributions():
@@ -54,7 +54,7 @@ def _copy_scripts(folder: Path, python: Path) -> None:
         source, target = scripts / name, folder / name
         if "/" in name or not source.is_file() or target.is_symlink() or target.exists():
             continue
-        first, _, text = source.read_bytes()[:_MOST_SCRIPT_BYTES].partition(b"\n")
+        first, _, text = source.read_bytes()[:_MAX_SCRIPT_BYTES].partition(b"\n")
         if first.startswith(b"#!") and b"python" in first:
             target.write_bytes(f"#!{python}\n".encode() + text)
             target.chmod(0o755)
@@ -66,7 +66,7 @@ def main() -> None:
         _make(Path(sys.argv[2]))
         return
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    sys.stdout.write(f"\n{json.dumps({'python': python, 'there': _there()})}\n")
+    sys.stdout.write(f"\n{json.dumps({'python': python, 'there': _installed_versions()})}\n")
 
 
 if __name__ == "__main__":
