@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 _EFFECTS = frozenset({"rccl", "run", "simulated"})
 """Families of findings that show what RCCL did because of a fault in its plugin."""
 _SEVERITIES = (Severity.PROBLEM, Severity.UNKNOWN, Severity.OK, Severity.INFO)
-_SHOWN = 3
-_BY_NODES = frozenset({"image.driver"})
+_MAX_FILES = 3
+_NODE_QUESTIONS = frozenset({"image.driver"})
 """Open questions that only a check on a node can settle, whatever the level."""
-_GREEN = frozenset({"run.network", "provider.cxi"})
+_PROOFS = frozenset({"run.network", "provider.cxi"})
 _OF_LOADER = frozenset({"program.load", "rccl.load", "plugin.loads", "fabric.two-hip"})
 """Findings for which `lumiimg ldd` shows more detail."""
 
 
-def levels_taken(probe: str, run: str) -> dict[str, str]:
+def level_statuses(probe: str, run: str) -> dict[str, str]:
     """Return the status of each level, given that the files were read."""
     return {Level.STATIC.value: "done", Level.PROBE.value: probe, Level.RUN.value: run}
 
 
-def asks_process(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def process_questions(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the open questions about files that the process of a job can answer."""
     kinds = finding_types()
     return tuple(f for f in findings if f.severity is Severity.UNKNOWN and kinds[f.id].demoted_by == "program.opens")
 
 
-def not_followed(findings: Iterable[Finding]) -> str:
+def unfollowed_files(findings: Iterable[Finding]) -> str:
     """Return the files behind such questions, for the end of a sentence; empty if there are none."""
-    firsts = {f: f.summary.split(maxsplit=1)[0].rstrip(":") for f in asks_process(findings)}
+    firsts = {f: f.summary.split(maxsplit=1)[0].rstrip(":") for f in process_questions(findings)}
     named = (f.where or (first if first.startswith("/") else f.summary) for f, first in firsts.items())
     files = dict.fromkeys(named)
-    more = len(files) - _SHOWN
-    return ", ".join([*islice(files, _SHOWN), *([f"{more} more"] if more > 0 else [])])
+    more = len(files) - _MAX_FILES
+    return ", ".join([*islice(files, _MAX_FILES), *([f"{more} more"] if more > 0 else [])])
 
 
-def asking_probe(context: ImageInContext) -> str:
+def probe_command(context: ImageInContext) -> str:
     """Return the command of a probe that starts the process of a job."""
     return shell_join(["lumiimg", "check", context.name, *context.options, "--level", "probe"])
 
@@ -75,7 +75,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
     proved = not beyond and any(f.id == "provider.cxi" and f.severity is Severity.OK for f in findings)
     if proved and not unanswered & {Level.PROBE, Level.RUN}:
         return Answer.NO_OBSTACLE
-    if _ran(findings) and Level.RUN not in unanswered:
+    if _has_used_fabric(findings) and Level.RUN not in unanswered:
         return Answer.NO_OBSTACLE
     is_seen = level is Level.STATIC or any(f.id == "program.opens" and f.severity is Severity.OK for f in findings)
     asked_for_no_more = level_was_asked_for and level is not Level.RUN and is_seen and path.plugin is not None
@@ -84,7 +84,7 @@ def decide(findings: Sequence[Finding], path: FabricPath, *, level: Level, level
     return Answer.UNDECIDED
 
 
-def _ran(findings: Iterable[Finding]) -> bool:
+def _has_used_fabric(findings: Iterable[Finding]) -> bool:
     """Return whether a collective was seen to go over the fast network."""
     return any(finding.id == "run.network" and finding.severity is Severity.OK for finding in findings)
 
@@ -97,7 +97,7 @@ def sentence(answer: Answer, findings: Iterable[Finding], level: Level) -> str:
         slow = f"NO: {how}, RCCL would use TCP sockets, several times slower than Slingshot"
         return finding_types()[first.id].no or slow
     if answer is Answer.NO_OBSTACLE and level is Level.RUN:
-        if _ran(findings):
+        if _has_used_fabric(findings):
             return "no obstacle found at level run: a real collective went over Slingshot"
         level = Level.PROBE  # on one node, nothing crossed the network
     if answer is Answer.NO_OBSTACLE:
@@ -123,19 +123,19 @@ def merge_levels(
         if finding.id in answered or kind.answered_by in seen:
             continue  # a probe answered the same question, perhaps because of a bind (--rocm)
         stronger = kind.demoted_by if kind.demoted_by in seen else None
-        merged.append(_noted(finding, finding_types()[stronger].outweighs or "") if stronger else finding)
-    if _ran(ran):  # of all components with GPU code, a collective calls only RCCL
-        merged = [f if f.family == "gpu" else _noted(f, "the collective went over Slingshot") for f in merged]
+        merged.append(_as_note(finding, finding_types()[stronger].outweighs or "") if stronger else finding)
+    if _has_used_fabric(ran):  # of all components with GPU code, a collective calls only RCCL
+        merged = [f if f.family == "gpu" else _as_note(f, "the collective went over Slingshot") for f in merged]
     if any(finding.id in {"run.network", "run.selected"} for finding in ran):  # RCCL ran with a GPU
         merged = [f for f in merged if f.id != "rccl.silent"]
     if any(finding.id == "run.selected" and finding.severity is Severity.OK for finding in ran):
         served = "a collective ran on the GPUs here"
-        merged = [_noted(f, served) if f.id == "image.driver" else f for f in merged]
+        merged = [_as_note(f, served) if f.id == "image.driver" else f for f in merged]
     merged += ran
     return tuple(sorted(merged, key=lambda finding: (_SEVERITIES.index(finding.severity), finding.family in _EFFECTS)))
 
 
-def _noted(finding: Finding, why: str) -> Finding:
+def _as_note(finding: Finding, why: str) -> Finding:
     """Return an obstacle or an open question as a note, since something outweighs it; any other finding unchanged."""
     if finding.severity in {Severity.OK, Severity.INFO}:
         return finding
@@ -144,7 +144,7 @@ def _noted(finding: Finding, why: str) -> Finding:
 
 def advice_from_findings(answer: Answer, findings: Sequence[Finding], image: str | None = None) -> Advice:
     """Return the reason for the answer, and a remedy or a command that shows more, from the finding that decides."""
-    decided_by = _deciding(answer, findings)
+    decided_by = _deciding_finding(answer, findings)
     if decided_by is None:
         return NO_ADVICE
     if answer is Answer.NO_OBSTACLE:
@@ -168,7 +168,7 @@ def next_step(
     if answer is Answer.NO or level is Level.RUN:
         return advice
     check = shell_join(["lumiimg", "check", context.name, *context.options])
-    decided_by = _deciding(answer, findings)
+    decided_by = _deciding_finding(answer, findings)
     code = decided_by.id if decided_by is not None else None
     if code == "image.musl":
         return advice  # no level settles it
@@ -178,19 +178,19 @@ def next_step(
         where = f"{ON_NODE}{f' of {site.name}' if site is not None else ''}"
         return Advice(advice.why, after_scan(f"{check} --host host.json"), where)
     why = advice.why or "the files show no obstacle; only a run shows which provider is used"
-    if limited and level is Level.STATIC and code not in _BY_NODES:
-        return Advice(why, asking_probe(context) if asks_process(findings) else check)
+    if limited and level is Level.STATIC and code not in _NODE_QUESTIONS:
+        return Advice(why, probe_command(context) if process_questions(findings) else check)
     return _on_nodes(why, check, site, context.environment)
 
 
-def _deciding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
+def _deciding_finding(answer: Answer, findings: Sequence[Finding]) -> Finding | None:
     """Return the finding that decides an answer; those of a run come first."""
     if answer is Answer.NO_OBSTACLE:
-        return next((f for f in findings if f.id in _GREEN and f.severity is Severity.OK), None)
+        return next((f for f in findings if f.id in _PROOFS and f.severity is Severity.OK), None)
     severity = Severity.PROBLEM if answer is Answer.NO else Severity.UNKNOWN
     found = [finding for finding in findings if finding.severity is severity]
     # unknowns about the network come before those about the GPU and its driver
-    found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.family == "gpu" or f.id in _BY_NODES))
+    found.sort(key=lambda f: f.severity is Severity.UNKNOWN and (f.family == "gpu" or f.id in _NODE_QUESTIONS))
     return next((f for f in found if f.level is Level.RUN), found[0] if found else None)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from lumiimg.check.context import open_for_check
 from lumiimg.check.images import ImageAnswer
 from lumiimg.check.registry import remedies_for
-from lumiimg.check.static.commands import after_scan, bind_command, concluded, site_of
+from lumiimg.check.static.commands import after_scan, bind_command, site_of, usable_remedies
 from lumiimg.check.static.files import check_libraries
 from lumiimg.core.errors import ExitCode, LumiimgError, UndecidedError
 from lumiimg.core.findings import Answer, Finding, Remedy, Severity
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _ADAPTED = "adapted.sif"
 """Output file that remedies in the registry use for an adapted image."""
-_MOST_AT_ONCE = 8
+_MAX_PARALLEL = 8
 """Maximum number of images read in parallel, as others use the login node too."""
 _LOST = UndecidedError(
     "CANNOT TELL: lumiimg ended while reading this image, because of a bug or a lack of memory",
@@ -155,15 +155,15 @@ def drift_of(
 
     def outcome(path: Path) -> ImageDrift | ImageAnswer:
         try:
-            return follow(path, environment, drift, site, machine)
+            return image_drift(path, environment, drift, site, machine)
         except LumiimgError as error:
             return ImageAnswer.from_error(path, error)  # it must not prevent an answer about the others
 
     found: dict[int, ImageDrift | ImageAnswer] = {}
     if not drift.kinds and len(paths) == 1:
-        found[0] = follow(paths[0], environment, drift, site, machine)
+        found[0] = image_drift(paths[0], environment, drift, site, machine)
     elif not drift.kinds:
-        at_once = min(len(os.sched_getaffinity(0)), _MOST_AT_ONCE)
+        at_once = min(len(os.sched_getaffinity(0)), _MAX_PARALLEL)
         with closing(each_apart(outcome, paths, at_once)) as done:
             for _, (number, made) in zip(how_far(paths), done, strict=False):
                 found[number] = made or ImageAnswer.from_error(paths[number], _LOST)
@@ -192,7 +192,7 @@ def _decide(drift: Drift, images: Sequence[ImageDrift]) -> tuple[Answer, str]:
     return Answer.NO_OBSTACLE, f"no image breaks, {of_all}"
 
 
-def follow(
+def image_drift(
     path: Path, environment: Mapping[str, str], drift: Drift, site: Site | None, machine: tuple[str, ...]
 ) -> ImageDrift:
     """Return what a drift does to an image; variables of the user's `environment` reach the container.
@@ -265,14 +265,14 @@ def _remedies(context: ImageInContext, fate: Fate, now: HostFit, driver: Sequenc
         found = list(now.remedies)
         if fate is Fate.BREAKS and RuleOutcome.REFUSED in outcomes:
             found += remedies_for("image.driver", "refused")
-        of_one = (_of_one_image(context, way) for way in dict.fromkeys(found))
-        ways = concluded(of_one, context.name, site_of(context.machine), context)
+        of_one = (_remedy_for_image(context, way) for way in dict.fromkeys(found))
+        ways = usable_remedies(of_one, context.name, site_of(context.machine), context)
         yield from sorted(ways, key=lambda remedy: remedy.command is None)
     if fate is Fate.UNKNOWN and context.site is None and RuleOutcome.UNKNOWN in outcomes:
         yield Remedy("name the machine, so that its driver window applies: --site NAME (`lumiimg list`)")
 
 
-def _of_one_image(context: ImageInContext, remedy: Remedy) -> Remedy:
+def _remedy_for_image(context: ImageInContext, remedy: Remedy) -> Remedy:
     """Return a remedy for one of several images: with an output file of its own, and --program given to `check`."""
     check = shell_join(["lumiimg", "check", as_operand(context.name), *context.machine])
     text = remedy.text.replace(" --program PATH", f" `{check} --program PATH`")

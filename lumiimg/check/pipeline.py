@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from lumiimg.check.answer import (
-    asking_probe,
-    asks_process,
     decide,
-    levels_taken,
+    level_statuses,
     merge_levels,
     next_step,
-    not_followed,
+    probe_command,
+    process_questions,
     sentence,
+    unfollowed_files,
 )
 from lumiimg.check.probe.judgement import SIMULATED
-from lumiimg.check.probe.process import judged_as_seen
-from lumiimg.check.probe.task import carry_out, find_all_reduce, inconclusive_because, make_task
+from lumiimg.check.probe.process import recheck_as_seen
+from lumiimg.check.probe.task import carry_out, find_all_reduce, inconclusive_reason, make_task
 from lumiimg.check.run.collective import CollectiveOutcome  # noqa: TC001 - `decode` reads the types of the fields
 from lumiimg.check.run.execution import NO_GPU, Ranks, RunResult, count_gpus, has_gpu, run_collective, start_here
 from lumiimg.check.static.commands import with_commands
@@ -110,21 +110,21 @@ def check_image(context: ImageInContext, level: Level | None, *, simulate: bool 
     """
     files = check_files(context)
     has_rccl = files.static.path.rccl is not None
-    if level is Level.STATIC or not (has_rccl or asks_process(files.static.findings)):
+    if level is Level.STATIC or not (has_rccl or process_questions(files.static.findings)):
         why = NOT_ASKED if level is Level.STATIC else NO_RCCL
-        return _report(context, files, levels_taken(why, why), level_was_asked_for=level is not None)
+        return _report(context, files, level_statuses(why, why), level_was_asked_for=level is not None)
     taken = None
     without_gpu = f"skipped: {NO_GPU}" if level is None and not has_gpu() else None if has_rccl else NO_RCCL
     try:
         _refuse_elsewhere(context, files)
         with scratch_folder(temporary_folder(), "lumiimg-check-") as folder:
             upto = Level.PROBE if without_gpu else level
-            taken = take_levels(context, files, upto, folder, _Here(context, files), simulate=simulate)
-        levels = levels_taken(SIMULATED if simulate else taken.of_probes, without_gpu or taken.why)
+            taken = run_levels(context, files, upto, folder, _Here(context, files), simulate=simulate)
+        levels = level_statuses(SIMULATED if simulate else taken.of_probes, without_gpu or taken.why)
     except MissingHereError as error:
         if level is not None or simulate:
             raise
-        levels = levels_taken(str(error), str(error))
+        levels = level_statuses(str(error), str(error))
     probed, ran = (taken.probed, taken.ran) if taken else (None, None)
     return _report(context, files, levels, probed, ran, level_was_asked_for=level is not None)
 
@@ -155,11 +155,11 @@ class _Here:
 
     def ranks(self, probed: ProbeResult, counter: Container) -> Ranks:
         gpus = count_gpus(counter, self.files.static.path.rccl or "")
-        return Ranks(start_here, 1, gpus, probed.loaded_rccl, inconclusive_because(self.context.environment))
+        return Ranks(start_here, 1, gpus, probed.loaded_rccl, inconclusive_reason(self.context.environment))
 
 
 @dataclass(frozen=True, slots=True)
-class LevelsTaken(Generic[T]):
+class LevelResults(Generic[T]):
     """Results of the levels above the files."""
 
     probed: T
@@ -172,7 +172,7 @@ class LevelsTaken(Generic[T]):
     """Status of level probe."""
 
 
-def take_levels(
+def run_levels(
     context: ImageInContext,
     files: HostFit,
     level: Level | None,
@@ -181,7 +181,7 @@ def take_levels(
     *,
     simulate: bool,
     without: str | None = None,
-) -> LevelsTaken[T]:
+) -> LevelResults[T]:
     """Run the probes, then a collective, up to `level`; None: up to the highest level possible.
 
     `folder` is visible wherever they run. `without`: a variable that the collective gets neither from the site nor from
@@ -204,7 +204,7 @@ def take_levels(
     probed = where.probe(engine, task, counter)
     of_probes = "done" if task.tools.folder else f"done, except for the plugin: {task.tools.origin}"
     if counter is None:
-        return LevelsTaken(probed, None, why, wanted_run=False, of_probes=of_probes)
+        return LevelResults(probed, None, why, wanted_run=False, of_probes=of_probes)
     try:
         container = task.container(engine, context.environment, counter)
         ran = run_collective(container, context, files.static, of_run, where.ranks(probed, container), without)
@@ -213,15 +213,15 @@ def take_levels(
         if not where.answers_stand and (level is Level.RUN or not is_missing):
             raise
         failed = f"{'skipped' if is_missing else 'failed'}: {error}"
-        return LevelsTaken(probed, None, failed, wanted_run=True, of_probes=of_probes)
+        return LevelResults(probed, None, failed, wanted_run=True, of_probes=of_probes)
     done = f"done: {ran.outcome.program}, {count(ran.outcome.ranks, 'rank')}"
-    return LevelsTaken(probed, ran, done, wanted_run=True, of_probes=of_probes)
+    return LevelResults(probed, ran, done, wanted_run=True, of_probes=of_probes)
 
 
 def explain_image(context: ImageInContext) -> CheckReport:
     """Check the files of an image, including a site's binds: `explain` shows the account of its libraries."""
     files = check_files(context, with_site=True)
-    return _report(context, files, levels_taken(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
+    return _report(context, files, level_statuses(NOT_ASKED, NOT_ASKED), level_was_asked_for=True)
 
 
 def _report(
@@ -246,8 +246,8 @@ def _report(
         level_was_asked_for=level_was_asked_for,
         plugin_version=probed.plugin_version if probed else None,
     )
-    if left := not_followed(concluded.findings):
-        levels[Level.STATIC.value] = f"done; not examined: {left}; {asking_probe(context)} shows what it does"
+    if left := unfollowed_files(concluded.findings):
+        levels[Level.STATIC.value] = f"done; not examined: {left}; {probe_command(context)} shows what it does"
     return CheckReport(
         image=context.title,
         answer=concluded.answer,
@@ -282,7 +282,7 @@ def conclusion(
     `path`: the path as seen at that level.
     """
     if seen is not None:
-        files, probed = judged_as_seen(context, files, probed, seen)
+        files, probed = recheck_as_seen(context, files, probed, seen)
     findings = final_findings(context, files.static.findings, probed, ran.findings.found if ran else ())
     answer = decide(findings, path, level=level, level_was_asked_for=level_was_asked_for)
     loaded = files.manifest.loaded if files.manifest else ()

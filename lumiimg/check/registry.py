@@ -41,10 +41,10 @@ class Reason:
 
     def remedies(self, names: Mapping[str, str]) -> tuple[Remedy, ...]:
         """Return the remedies with names filled in; in a command they are quoted for a shell."""
-        return tuple(_made(names, **parts) for parts in self.remedy)
+        return tuple(_remedy(names, **parts) for parts in self.remedy)
 
 
-def _made(names: Mapping[str, str], text: str = "", command: str | None = None, where: str | None = None) -> Remedy:
+def _remedy(names: Mapping[str, str], text: str = "", command: str | None = None, where: str | None = None) -> Remedy:
     words = {name: shell_quote(value) for name, value in names.items()}
     return Remedy(with_values(text, names), with_values(command, words) if command else None, where)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lumiimg.check.pipeline import LevelsTaken
+from lumiimg.check.pipeline import LevelResults
 from lumiimg.check.static.files import HostFit
 from lumiimg.check.static.process import StaticResult
 from lumiimg.cluster.nodes.node import Library, NodeAnswer, NodeAnswers, gather, write_answer
@@ -59,9 +59,9 @@ FILES = HostFit("image.sif", None, StaticResult(), None, None, None, None, (), (
 
 def levels(
     gathered: NodeAnswers, why: str = "skipped (not requested)", *, wanted_run: bool = False
-) -> LevelsTaken[NodeAnswers]:
+) -> LevelResults[NodeAnswers]:
     """Return levels of which only the probes were taken."""
-    return LevelsTaken(gathered, None, why, wanted_run=wanted_run, of_probes="done")
+    return LevelResults(gathered, None, why, wanted_run=wanted_run, of_probes="done")
 
 
 def summed(folder: Path, job: list[str]) -> NodesReport:

@@ -149,12 +149,12 @@ def on_gpu() -> GpuAccount:
 
 def green() -> str:
     """Return the page of a check whose probes found no obstacle: stand-ins for findings of a real machine."""
-    from lumiimg.check.answer import levels_taken
+    from lumiimg.check.answer import level_statuses
     from lumiimg.check.pipeline import CheckReport
 
     answer = decide(PROBED, FABRIC, level=Level.PROBE, level_was_asked_for=False)
     steps = fabric_steps(FABRIC, PROBED, KNOWN, plugin_version="1.21.1")
-    levels = levels_taken("done", "skipped: no GPU here (/dev/kfd)")
+    levels = level_statuses("done", "skipped: no GPU here (/dev/kfd)")
     reported = sentence(answer, PROBED, Level.PROBE)
     good = replace(on_gpu(), parts=tuple(part for part in on_gpu().parts if part.fit in {GpuFit.RUNS, GpuFit.PART}))
     report = CheckReport("image.sif", answer, reported, levels, Level.PROBE, FABRIC, steps, PROBED, FILES, gpu=good)

@@ -17,7 +17,7 @@ from lumiimg.check.answer import decide, merge_levels
 from lumiimg.check.context import open_for_check
 from lumiimg.check.probe.container import Container, ProbePrograms, ProbeRun, read_run
 from lumiimg.check.probe.judgement import ProbeResult, probe
-from lumiimg.check.probe.process import SeenProcess, judged_as_seen
+from lumiimg.check.probe.process import SeenProcess, recheck_as_seen
 from lumiimg.check.run.execution import count_gpus
 from lumiimg.check.static.files import check_files
 from lumiimg.check.static.process import StaticResult
@@ -350,7 +350,7 @@ SEEN = Finding("program.opens", Severity.OK, Level.PROBE, "it ran")
 def seen_in(root: Path, seen: Callable[[StaticResult], SeenProcess]) -> tuple[StaticResult, dict[str, Finding]]:
     with open_for_check(root) as context:
         files = check_files(context)
-        again, probed = judged_as_seen(context, files, [], seen(files.static))
+        again, probed = recheck_as_seen(context, files, [], seen(files.static))
         return again.static, {finding.id: finding for finding in (*again.static.findings, *probed)}
 
 

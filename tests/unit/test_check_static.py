@@ -15,7 +15,7 @@ import pytest
 
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.pipeline import final_findings
-from lumiimg.check.probe.task import inconclusive_because
+from lumiimg.check.probe.task import inconclusive_reason
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.files import check_libraries
 from lumiimg.check.static.variables import as_doubts
@@ -370,12 +370,12 @@ def test_the_command_that_gives_a_plugin_can_be_carried_out_as_it_stands(
 
 
 def test_a_failure_counts_only_where_there_is_a_nic_and_a_job_step(tmp_path: Path) -> None:
-    assert "no Slingshot NIC" in (inconclusive_because({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
+    assert "no Slingshot NIC" in (inconclusive_reason({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
     (tmp_path / "cxi_user").touch()
-    assert "no Slingshot NIC" in (inconclusive_because({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
+    assert "no Slingshot NIC" in (inconclusive_reason({"SLINGSHOT_VNIS": "1"}, tmp_path) or "")
     (tmp_path / "cxi0").touch()
-    assert "srun" in (inconclusive_because({}, tmp_path) or "")
-    assert inconclusive_because({"SLINGSHOT_VNIS": "1"}, tmp_path) is None
+    assert "srun" in (inconclusive_reason({}, tmp_path) or "")
+    assert inconclusive_reason({"SLINGSHOT_VNIS": "1"}, tmp_path) is None
 
 
 def whole_path(root: Path, *strings: str, accepts: int = 5) -> None:

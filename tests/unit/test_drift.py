@@ -264,8 +264,8 @@ def test_an_image_at_which_lumiimg_itself_ends_keeps_no_other_from_its_answer(
     nodes: tuple[Path, Path], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = [bundled(tmp_path / f"image {number}") for number in range(5)]
-    follow, sick = drift_module.follow, {images[1]: lambda: os.kill(os.getpid(), signal.SIGKILL), images[3]: ending}
-    monkeypatch.setattr(drift_module, "follow", lambda path, *rest: sick.get(path, int)() or follow(path, *rest))
+    real, sick = drift_module.image_drift, {images[1]: lambda: os.kill(os.getpid(), signal.SIGKILL), images[3]: ending}
+    monkeypatch.setattr(drift_module, "image_drift", lambda path, *rest: sick.get(path, int)() or real(path, *rest))
     code, data, err = drift(capsys, *nodes, "--image", *images)
     assert (code, data["answer"]) == (3, "undecided")
     assert [image["image"] for image in data["images"]] == [str(images[number]) for number in (0, 2, 4)]
@@ -292,7 +292,7 @@ def test_nothing_of_lumiimg_is_left_when_it_is_interrupted_at_several_images(
         "def follow(*_):\n"
         f"    with replaced(Path({str(made)!r}, str(os.getpid()))):\n"
         f"        Path({str(begun)!r}, str(os.getpid())).touch()\n        time.sleep(987)\n"
-        "drift.follow = follow\nrun()"
+        "drift.image_drift = follow\nrun()"
     )
     words = [sys.executable, "-c", program, "drift", *map(str, nodes), "--image", "one", "two", "three"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as parent:

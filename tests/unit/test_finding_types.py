@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.check.registry import Findings, finding_types
-from lumiimg.check.static.commands import concluded
+from lumiimg.check.static.commands import usable_remedies
 from lumiimg.core.findings import STAND_INS, Level, Severity
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def test_a_name_out_of_an_image_ends_no_quotes_of_a_command() -> None:
     for name in ("/opt/a b/x.so", "/opt/$(id)/x.so", "/opt/'; id; '/x.so", "/opt/{image}/x.so", "/opt/{path}"):
         found = Findings(Level.STATIC)
         found.add("rccl.several", Severity.INFO, "two", reason="other", names={"path": name})
-        (remedy,) = concluded(found.found[0].remedy, "it's; id; ' {site}.sif", "lumi")
+        (remedy,) = usable_remedies(found.found[0].remedy, "it's; id; ' {site}.sif", "lumi")
         assert shlex.split(str(remedy.command)) == ["lumiimg", "ldd", "it's; id; ' {site}.sif", name], name
 
 

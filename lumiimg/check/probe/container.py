@@ -190,7 +190,7 @@ def read_events(output: str) -> tuple[dict[str, str], ...]:
     )
 
 
-def explained(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingDetails:
+def cause_details(causes: tuple[Cause, ...], *, evidence: Iterable[str]) -> FindingDetails:
     """Return the evidence, and the cause, remedy and source of the first cause, if the knowledge base has one."""
     lines = tuple(dict.fromkeys(evidence))[-EVIDENCE_LINES:]
     if not causes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from lumiimg.catalog.settings import user_cache
-from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, explained
+from lumiimg.check.probe.container import EVIDENCE_LINES, NOISE, Container, ProbeRun, cause_details
 from lumiimg.check.probe.process import SeenProcess, command_of, judge_process_of_job
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.core.errors import LumiimgError
@@ -253,7 +253,7 @@ class _Probes:
             return  # else the findings about files say more: another name, another folder, or nothing at all
         file = opened.get("file") or self._plugin_of_files or path
         complaints = filter(_LOADER_COMPLAINT.search, self._list_libraries(file) if "/" in file else ())
-        details = explained(run.read_log().causes, evidence=(error, *complaints))
+        details = cause_details(run.read_log().causes, evidence=(error, *complaints))
         found.add("plugin.loads", Severity.PROBLEM, reason="in-container", names={"file": file}, **details)
 
     def _judge_stages(self, run: ProbeRun) -> None:
@@ -271,7 +271,7 @@ class _Probes:
         evidence = (*lines, *warnings)[-EVIDENCE_LINES:]
         names = {"here": f"; that proves nothing here: {nothing}" if nothing else "", "ending": run.ending}
         if run.exit_code in _STAGES:
-            found.add(_STAGES[run.exit_code], severity, names=names, **explained(causes, evidence=evidence))
+            found.add(_STAGES[run.exit_code], severity, names=names, **cause_details(causes, evidence=evidence))
         elif not _listens(run):
             found.add("plugin.handshake", Severity.UNKNOWN, reason="not-whole", names=names, evidence=run.tail)
         elif provider == "cxi":
@@ -281,7 +281,7 @@ class _Probes:
         elif provider is not None:
             names["provider"] = provider
             selected = [line for line in lines if "rovider is" in line][-2:]
-            found.add("provider.other", severity, names=names, **explained(causes, evidence=selected))
+            found.add("provider.other", severity, names=names, **cause_details(causes, evidence=selected))
         else:
             found.add("provider.unnamed", Severity.UNKNOWN, evidence=evidence)
 
@@ -347,7 +347,7 @@ def judge_simulation(run: ProbeRun, version: str | None, probed: str | None, *, 
         reason = "fails-here"
     else:
         severity, reason = Severity.PROBLEM, "starts" if started else "fails" if taken else "takes-none"
-        details = explained(log.causes, evidence=lines)
+        details = cause_details(log.causes, evidence=lines)
     found.add("simulated.network", severity, reason=reason, names=names, **details)
     return found
 

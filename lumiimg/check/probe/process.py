@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import asks_process
+from lumiimg.check.answer import process_questions
 from lumiimg.check.probe.container import EVIDENCE_LINES, SILENCING, VERBOSE, ProbeRun
 from lumiimg.check.registry import Findings
 from lumiimg.check.static.files import check_files
@@ -41,10 +41,10 @@ _FATAL = re.compile(
 """Errors that end a step of a job: a missing library or module."""
 _ENDED = re.compile(r"error while loading shared libraries|^Fatal Python error: init")
 """Errors that end a program at its start: a missing library, or a Python without its own modules."""
-_OF_PROBE = frozenset({"PATH", *SILENCING, *VERBOSE})
+_PROBE_VARIABLES = frozenset({"PATH", *SILENCING, *VERBOSE})
 """Variables that the probe sets, and the one that led to the program that it starts."""
-_LEFT_OUT = _OF_PROBE | {"PYTHONPATH", "PYTHONHOME"}
-_OF_ENGINE = ("APPTAINER", "SINGULARITY")
+_LEFT_OUT = _PROBE_VARIABLES | {"PYTHONPATH", "PYTHONHOME"}
+_ENGINE_PREFIXES = ("APPTAINER", "SINGULARITY")
 # a job starts `python`: if that is a script, as with pyenv, the files do not show what it starts in turn
 _BY_NAME = 'p=$(command -v python) || p=$(command -v python3) || exit 127; exec "$p" "$@"'
 _PROGRAM = """\
@@ -81,7 +81,7 @@ class SeenProcess:
     def variables_to_pass(self) -> tuple[tuple[str, str], ...]:
         """The variables to set for a program started in its place; it already has those of the loader."""
         read = (name for name, _ in self.variables if is_read(name) and not name.startswith("LD_") and "=" not in name)
-        names = {*read} - _OF_PROBE
+        names = {*read} - _PROBE_VARIABLES
         return tuple(pair for pair in self.variables if pair[0] in names)
 
 
@@ -202,7 +202,7 @@ def judge_mapped(mapped: Sequence[str], static: StaticResult, found: Findings, *
 # -- the files checked again, for the process that was seen --
 
 
-def judged_as_seen(
+def recheck_as_seen(
     context: ImageInContext, files: HostFit, probed: Sequence[Finding], seen: SeenProcess
 ) -> tuple[HostFit, Sequence[Finding]]:
     """Return the account of the files for the process that was seen, and the remaining findings of the probes.
@@ -211,7 +211,7 @@ def judged_as_seen(
     """
     static, predicted, job = files.static, files.static.job, _job(context, files, seen)
     assert predicted is not None  # noqa: S101 - it was started
-    by_scripts, by_code = _changed(context, files, seen)
+    by_scripts, by_code = _changed_variables(context, files, seen)
     if job is None or (job == predicted and not (by_scripts or by_code or static.is_open)):
         return files, probed
     others = () if static.is_open else tuple(each for each in context.jobs.processes if each != predicted)
@@ -222,7 +222,7 @@ def judged_as_seen(
         replace(f, level=Level.PROBE) if f.severity is Severity.PROBLEM and (f.id, f.summary) not in known else f
         for f in again.static.findings
     ]
-    findings += [finding for finding in asks_process(static.findings) if finding not in findings]
+    findings += [finding for finding in process_questions(static.findings) if finding not in findings]
     found = Findings(Level.PROBE, [finding for finding in probed if finding.id != "program.other-files"])
     path = again.static.path
     is_same = (path.rccl, path.plugin_files) == (static.path.rccl, static.path.plugin_files)
@@ -232,7 +232,7 @@ def judged_as_seen(
     return again.with_findings(tuple(findings)), found.found
 
 
-def _changed(
+def _changed_variables(
     context: ImageInContext, files: HostFit, seen: SeenProcess
 ) -> tuple[dict[str, str | None], tuple[Setting, ...]]:
     """Return the variables that were not as the files predict: (of the start, those that its own code has set).
@@ -260,7 +260,7 @@ def _setting(job: JobProcess, by_code: tuple[Setting, ...]) -> JobProcess:
 
 
 def _is_judged(name: str) -> bool:
-    return is_read(name) and name not in _LEFT_OUT and not name.startswith(_OF_ENGINE)
+    return is_read(name) and name not in _LEFT_OUT and not name.startswith(_ENGINE_PREFIXES)
 
 
 def _job(context: ImageInContext, files: HostFit, seen: SeenProcess) -> JobProcess | None:

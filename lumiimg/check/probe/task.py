@@ -41,7 +41,7 @@ _FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/venv/bin")
 _SHARED_SOURCE = "probe.h"
 _COMPILE_TIMEOUT_S = 120.0
 _GLIBC_FROM = "libc.so.6"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 """Size limit of a probe program that is compiled here."""
 
 
@@ -121,7 +121,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     if gone is not None:
         raise MissingHereError(f"{gone} must be bound, but does not exist on this machine")
     container = task.container(engine, environment)
-    inconclusive = inconclusive_because(container.environment)
+    inconclusive = inconclusive_reason(container.environment)
     result = probe(container, task.static, inconclusive=inconclusive)
     if task.simulate and task.static.path.rccl is not None:
         plugin = next((found for run in reversed(result.runs) if (found := run.mapped(Part.PLUGIN))), None)
@@ -136,7 +136,7 @@ def carry_out(task: ProbeTask, engine: Engine, environment: Mapping[str, str]) -
     return result
 
 
-def inconclusive_because(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
+def inconclusive_reason(environment: Mapping[str, str], devices: Path = _DEVICES) -> str | None:
     """Return why a plugin that does not reach the fabric here says nothing about the image; None if it does.
 
     Without a NIC there is nothing to open; without the job step's credentials the cxi provider refuses it
@@ -206,7 +206,7 @@ def _missing_versions(image: Image, programs: list[Path]) -> list[str]:
     needed: set[str] = set()
     defined: set[str] = set()
     for program in programs:
-        facts = read_elf(BytesInMemory(read_beginning(program, _MOST_BYTES)))
+        facts = read_elf(BytesInMemory(read_beginning(program, _MAX_BYTES)))
         needed.update(need.name for need in facts.version_needs if need.file == _GLIBC_FROM)
         if facts.interpreter and not defined:
             process = Process(image.root)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from lumiimg.check.probe.container import ALL_REDUCE, EVIDENCE_LINES, Container, ProbeRun, explained, read_run
+from lumiimg.check.probe.container import ALL_REDUCE, EVIDENCE_LINES, Container, ProbeRun, cause_details, read_run
 from lumiimg.check.registry import FindingDetails, Findings
 from lumiimg.check.run.collective import (
     LOGS,
@@ -207,7 +207,7 @@ class _Run:
         found, program, nodes = self.found, self.program, self.collective.nodes
         wrong = program.all("wrong")
         causes = tuple(cause for cause in self.causes if cause.id == self.report.ended.cause)
-        details = explained(causes, evidence=program.tail)
+        details = cause_details(causes, evidence=program.tail)
         is_known = any(finding.id == "run.data-errors" for finding in found.found)
         severity = Severity.UNKNOWN if self.collective.inconclusive or nodes == 1 else Severity.PROBLEM
         if wrong and not is_known:
@@ -255,7 +255,7 @@ class _Run:
         report, collective, found = self.report, self.collective, self.found
         verdict, is_one = report.verdict, collective.nodes == 1
         by = f"{self.program.name}, {count(collective.ranks, 'rank')} on {count(collective.nodes, 'node')}"
-        network, took = _name(report), _took(report, is_one=is_one)
+        network, took = _name(report), _network_choice(report, is_one=is_one)
         proof = tuple(evidence.text for evidence in report.proof)
         causes = tuple(c for c in self.causes if c.id != report.ended.cause or not report.ended.leads)
         together = max((communicator.ranks for communicator in report.communicators), default=collective.ranks)
@@ -280,18 +280,18 @@ class _Run:
             return
         elif report.network_severity is Severity.UNKNOWN:
             what = f"the log does not prove which network carried the traffic ({verdict.value})"
-            details = explained(causes, evidence=proof)
+            details = cause_details(causes, evidence=proof)
         elif is_one and any(cause.id in _NO_VNI for cause in causes):
             why = "no VNI on the NIC in this step; that proves nothing about the image"
             reason, what = "no-vni", f"{took}: {why}"
-            details = {**explained(causes, evidence=proof), "remedy": ()}
+            details = {**cause_details(causes, evidence=proof), "remedy": ()}
         elif inconclusive:
             reason, what = "one-node", f"{took}; that proves nothing here: {inconclusive}"
         else:
             carried = not is_one and report.connected and verdict in TRANSPORTS
             what = f"{network} carried the traffic" if carried else took
             what += "; two nodes would do the same" if is_one else ""
-            severity, details = Severity.PROBLEM, explained(causes, evidence=proof)
+            severity, details = Severity.PROBLEM, cause_details(causes, evidence=proof)
         found.add("run.network", severity, f"{by}: {what}", reason=reason, **details)
 
     def _missing(self) -> str | None:
@@ -311,7 +311,7 @@ def _is_error(event: Mapping[str, str]) -> bool:
     return event["topic"] == "signal" or event.get("rc", "0") != "0" or event.get("ok") == "0"
 
 
-def _took(report: LogReport, *, is_one: bool) -> str:
+def _network_choice(report: LogReport, *, is_one: bool) -> str:
     """Return RCCL's choice, for a sentence: a network that was selected has not carried anything yet."""
     if report.verdict in TRANSPORTS:
         return f"RCCL selected {_name(report)}{'' if is_one or report.connected else ', and connected nothing over it'}"

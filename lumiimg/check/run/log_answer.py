@@ -90,9 +90,9 @@ def _steps(cause: Cause, names: Mapping[str, str]) -> Iterator[Remedy]:
     if not (image and site):
         yield from steps
         return
-    from lumiimg.check.static.commands import tried  # imports the planner, which a log alone does not need
+    from lumiimg.check.static.commands import usable_remedy  # imports the planner, which a log alone does not need
 
-    yield from (tried(step, image[0], ("--site", site[0])) for step in steps)
+    yield from (usable_remedy(step, image[0], ("--site", site[0])) for step in steps)
 
 
 def _lines(cause: Cause) -> dict[str, str]:

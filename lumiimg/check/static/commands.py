@@ -32,7 +32,7 @@ _SCAN = "lumiimg host scan -o host.json && "
 ON_NODE = "on a GPU node"
 _PLUGIN_LAYER = "aws-ofi-nccl"
 _NO_OTHER = "no similar base in the catalogue works: `lumiimg list` shows them all"
-_PLANNED: dict[tuple[RequestOptions, tuple[int, ...] | None], Plan | LumiimgError | OSError] = {}
+_PLAN_CACHE: dict[tuple[RequestOptions, tuple[int, ...] | None], Plan | LumiimgError | OSError] = {}
 """Cache of planned requests, as several findings ask for the same one."""
 
 
@@ -50,10 +50,10 @@ def _remedies(context: ImageInContext, finding: Finding) -> Iterator[Remedy]:
         yield _with_plugin(context, finding)
         if finding.id == "plugin.absent":
             return
-    yield from concluded(finding.remedy, context.name, site_of(context.machine), context)
+    yield from usable_remedies(finding.remedy, context.name, site_of(context.machine), context)
 
 
-def concluded(
+def usable_remedies(
     remedies: Iterable[Remedy], image: str, site: str, context: ImageInContext | None = None
 ) -> tuple[Remedy, ...]:
     """Return remedies with the names of an image and a site filled in, without commands that are refused.
@@ -63,7 +63,7 @@ def concluded(
     names = {"image": shell_quote(image), "base": shell_quote(with_folder(image)), "site": shell_quote(site)}
     names["check"] = shell_join(["lumiimg", "check", image, *(context.options_there if context is not None else ())])
     machine = context.machine if context is not None and context.machine else ("--site", site)
-    return tuple(tried(remedy.concluded(names), image, machine, context) for remedy in remedies)
+    return tuple(usable_remedy(remedy.concluded(names), image, machine, context) for remedy in remedies)
 
 
 def after_scan(command: str, name: str = "host.json") -> str:
@@ -74,7 +74,7 @@ def after_scan(command: str, name: str = "host.json") -> str:
     return f"lumiimg host scan -o {unused(name)} && {command.replace(f'--host {name}', f'--host {unused(name)}')}"
 
 
-def tried(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
+def usable_remedy(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
     """Return a remedy that is not refused: if this one is, the nearest that is not, for everything that was found.
 
     `lumiimg explain --base` is about a base other than the image: if one is found, a build on it takes its place.
@@ -109,13 +109,13 @@ def is_refused(words: Sequence[str], context: ImageInContext | None = None) -> b
     False if that is not known: the image is not here, or the request includes packages of the user's own.
     """
     is_adapt = words[1] == "adapt"
-    plan = _planned(["--base", with_folder(words[2]), *words[3:]] if is_adapt else words[2:], context)
+    plan = _plan_or_error(["--base", with_folder(words[2]), *words[3:]] if is_adapt else words[2:], context)
     if plan is None or isinstance(plan, Exception):
         return plan is not None
     return plan.refused or (is_adapt and plan.lock is not None and not plan.lock.layers)
 
 
-def _planned(words: Sequence[str], context: ImageInContext | None) -> Plan | LumiimgError | OSError | None:
+def _plan_or_error(words: Sequence[str], context: ImageInContext | None) -> Plan | LumiimgError | OSError | None:
     """Return the plan of a request, or its error, as if it were typed; None if that is not known."""
     options = RequestOptions.from_words(words)
     base = options.base or ""
@@ -125,9 +125,9 @@ def _planned(words: Sequence[str], context: ImageInContext | None) -> Plan | Lum
         return None
     try:
         version = _version_of(path) if "/" in base else None
-        if (key := (options, version)) not in _PLANNED:
-            _PLANNED[key] = _plan(options, path, version, context)
-        return _PLANNED[key]
+        if (key := (options, version)) not in _PLAN_CACHE:
+            _PLAN_CACHE[key] = _plan(options, path, version, context)
+        return _PLAN_CACHE[key]
     except (LumiimgError, OSError) as error:
         return error
 
@@ -151,7 +151,7 @@ def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, 
         node = read_snapshot(options.host).host if options.host else os.uname().nodename
         return site_to_make_for(os.environ, node, elsewhere=options.host is not None).name
 
-    catalogue = _once(open_catalogue(os.environ, list(options.layers)))
+    catalogue = _cached_catalogue(open_catalogue(os.environ, list(options.layers)))
     request = request_of(options, catalogue, choose, ())
     images = {}
     if version is not None and context is not None and version == _version_of(context.path):
@@ -163,7 +163,7 @@ def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, 
 
 
 @cache
-def _once(catalogue: Catalogue) -> Catalogue:
+def _cached_catalogue(catalogue: Catalogue) -> Catalogue:
     """Return the same catalogue for the same folders: its files are read once for all images."""
     return catalogue
 
@@ -208,13 +208,13 @@ def _with_plugin(context: ImageInContext, finding: Finding) -> Remedy:
     found = next((way for way in ways() if not is_refused(way, context)), None)
     if found is None:
         return with_plugin_on_base(image, on_machine, context)
-    return Remedy(command=shell_join([*found, "-o", _written(image)]))
+    return Remedy(command=shell_join([*found, "-o", _output_name(image)]))
 
 
 def with_plugin_on_base(image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
     """Return the command that builds an image with a plugin: on this image, else on the nearest base; else why not."""
-    request, output = _request(image, machine), ["-o", _written(image)]
-    plan = _planned(request, context)
+    request, output = _request(image, machine), ["-o", _output_name(image)]
+    plan = _plan_or_error(request, context)
     if isinstance(plan, Exception):
         return Remedy(str(plan))
     if plan is None or not plan.refused:
@@ -230,7 +230,7 @@ def _request(image: str, machine: Sequence[str]) -> list[str]:
     return ["--base", with_folder(image), "--add", _PLUGIN_LAYER, *machine]
 
 
-def _written(image: str) -> str:
+def _output_name(image: str) -> str:
     """Return a file name for the image with a plugin, different from that of the image without."""
     return unused("with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif")
 

@@ -116,7 +116,7 @@ class HostFit:
         """Remedies, a command or a sentence each."""
         return tuple(dict.fromkeys(remedy for finding in self.against for remedy in finding.remedy))
 
-    def concluded(self, context: ImageInContext) -> HostFit:
+    def with_remedies(self, context: ImageInContext) -> HostFit:
         """Return the account with the commands that fix what is missing."""
         return self.with_findings(with_commands(context, self.static.findings))
 

@@ -137,11 +137,11 @@ def add_closed(
             names={"failing": failing},
             where=next(iter(closed)),
             evidence=(*errors[:SHOWN], *modes),
-            remedy=remedies_for("library.not-for-all", "closed", paths=_opened([each.path for each in obstacles])),
+            remedy=remedies_for("library.not-for-all", "closed", paths=_chmod_paths([each.path for each in obstacles])),
         )
 
 
-def _opened(paths: Sequence[str]) -> str:
+def _chmod_paths(paths: Sequence[str]) -> str:
     """Return the paths to make readable for all, quoted for a shell: of many files the folders; /etc has secrets."""
     if len(paths) > SHOWN:
         paths = [path if path.startswith("/etc/") else "/".join(path.split("/")[:2]) for path in paths]

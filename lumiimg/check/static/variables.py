@@ -36,10 +36,10 @@ def as_doubts(findings: Iterable[Finding], variables: Variables, given: Collecti
 
     `given`: variables that binds or the user decide, not a script of the image.
     """
-    return tuple(_doubted(finding, variables, given) for finding in findings)
+    return tuple(_as_doubt(finding, variables, given) for finding in findings)
 
 
-def _doubted(finding: Finding, variables: Variables, given: Collection[str]) -> Finding:
+def _as_doubt(finding: Finding, variables: Variables, given: Collection[str]) -> Finding:
     hangs_on = (name for each in finding_types()[finding.id].hangs_on for name in _GROUPS.get(each, (each,)))
     names = [name for name in hangs_on if name not in given and variables.is_unsure(name)]
     is_in_no_process = finding.id == "rccl.absent" and finding.where is None

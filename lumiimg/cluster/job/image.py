@@ -78,7 +78,7 @@ def read_image(
         if (lacking := wrong_processors(alone.image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")
         is_looked_at = snapshot is not None or alone.image.root.exists(MANIFEST_PATH)
-        fit = check_files(alone, with_site=True).concluded(alone) if is_looked_at else None
+        fit = check_files(alone, with_site=True).with_remedies(alone) if is_looked_at else None
         manifest, doubt = manifest_for(fit, snapshot, site)
         _refuse_without_fabric(path, manifest)
         binds = _with_own(manifest.binds if manifest else site_binds(site), request)

@@ -181,7 +181,7 @@ def plan_module(
         alone = replace(context, image=image)  # without the files of the environment
         fit = None
         if snapshot is not None or image.root.exists(MANIFEST_PATH):
-            fit = check_libraries(alone, with_site=True, with_gpu=False).concluded(alone)
+            fit = check_libraries(alone, with_site=True, with_gpu=False).with_remedies(alone)
         manifest, doubt = manifest_for(fit, snapshot, site)
         binds = manifest.binds if manifest else site_binds(site)
         contents, python = alone.contents, alone.contents.python

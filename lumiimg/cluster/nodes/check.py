@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.check.pipeline import take_levels
+from lumiimg.check.pipeline import run_levels
 from lumiimg.check.run.execution import LIMIT_S, Ranks
 from lumiimg.check.static.files import check_files
 from lumiimg.cluster.nodes.node import ANSWER, SHARED, STARTED, NodeTask, gather, identity_of, node_of_file, write_task
@@ -104,7 +104,7 @@ def check_nodes(
     job, names, files = allocation.job, allocation.nodes[:nodes], files_for_nodes(context)
     with shared_folder() as folder:
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
-        taken = take_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
+        taken = run_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
     return build_report(context, files, job, taken, printed_last(of_nodes.done), earlier)
 
 

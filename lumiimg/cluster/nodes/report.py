@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lumiimg.check.answer import advice_from_findings, levels_taken
-from lumiimg.check.pipeline import CheckResult, LevelsTaken, conclusion
+from lumiimg.check.answer import advice_from_findings, level_statuses
+from lumiimg.check.pipeline import CheckResult, LevelResults, conclusion
 from lumiimg.cluster.nodes.node import Library, NodeAnswer, NodeNames, UnresponsiveNodes
 from lumiimg.core.decode import DecodeError, decode, parse_json, read_whole
 from lumiimg.core.errors import shortened
@@ -128,7 +128,7 @@ def build_report(
     context: ImageInContext,
     files: HostFit,
     job: str,
-    taken: LevelsTaken[NodeAnswers],
+    taken: LevelResults[NodeAnswers],
     output: tuple[str, ...] = (),
     earlier: NodesReport | None = None,
 ) -> NodesReport:
@@ -157,7 +157,7 @@ def build_report(
         job=job,
         answer=answer,
         sentence=words,
-        levels=levels_taken(f"done on {count(probed, 'node')}" if probed else "not done", of_run),
+        levels=level_statuses(f"done on {count(probed, 'node')}" if probed else "not done", of_run),
         groups=groups,
         silent=silent,
         output=output if silent else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumiimg.check.static.commands import concluded
+from lumiimg.check.static.commands import usable_remedies
 from lumiimg.core.errors import one_safe_line
 from lumiimg.core.findings import NO_ADVICE, Advice, Severity
 from lumiimg.core.text import as_operand, count, duration, shell_join, size
@@ -140,7 +140,7 @@ def has_item(image: str, base: Layer) -> Item:
 def objection_items(findings: Iterable[Finding], image: str, site: str, note: str = "") -> Iterator[Item]:
     """Yield the obstacles, with what to do about them on this site."""
     for finding in findings:
-        remedies = concluded(finding.remedy, image, site)
+        remedies = usable_remedies(finding.remedy, image, site)
         yield Item(finding.severity, f"{finding.summary}{note}", tag=finding.id, remedies=remedies)
 
 
