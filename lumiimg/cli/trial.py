@@ -12,7 +12,7 @@ from lumiimg.catalog.sites import find_site, sbatch_options, site_to_make_for, w
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation
-from lumiimg.cluster.trial.folder import PLAN, TrialFolder, alone
+from lumiimg.cluster.trial.folder import PLAN, TrialFolder, locked
 from lumiimg.cluster.trial.model import TrialPlan
 from lumiimg.cluster.trial.plan import plan_trial
 from lumiimg.cluster.trial.report import report_of
@@ -37,10 +37,10 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = _plan(folder, arguments)
     folder.refuse_others()
     allocation = find_allocation(os.environ)
-    with alone(folder.path):
+    with locked(folder.path):
         if allocation is not None:
             run_in_job(folder, plan, allocation, os.environ, _silent if output.quiet else say)
-        elif any(folder.steps_left(plan)):
+        elif any(folder.remaining_steps(plan)):
             script = shlex.quote(str(folder.write_job(plan)))
             site = find_site(plan.site_name, os.environ)
             options = sbatch_options(site, os.environ) if site.scheduler in {None, "Slurm"} else ()

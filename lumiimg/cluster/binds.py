@@ -36,7 +36,7 @@ _REFUSED = {
 }
 _NOT_IN_LISTS = re.compile(r'[,"\\]|\]=*\]')
 """The list is separated by commas; Lmod converts Tcl to Lua and quotes nothing in a list."""
-_OF_RANK = {"SLURM_LOCALID", "SLURM_PROCID", "LOCAL_RANK", "RANK"}
+_RANK_VARIABLES = {"SLURM_LOCALID", "SLURM_PROCID", "LOCAL_RANK", "RANK"}
 
 
 class SetIn(StrEnum):
@@ -76,7 +76,7 @@ class JobVariable:
         """Where the variable gets its value: batch script, container, or each rank."""
         if read_by_srun(self.name):
             return SetIn.BATCH
-        return SetIn.RANK if not self.literal and self.names & _OF_RANK else SetIn.NODE
+        return SetIn.RANK if not self.literal and self.names & _RANK_VARIABLES else SetIn.NODE
 
     @property
     def names(self) -> set[str]:
@@ -121,7 +121,7 @@ def manifest_for(
     return replace(carried, binds=(*carried.binds, *site_binds(site))) if carried else None, fit.carried.doubt
 
 
-def forced_off(context: ImageInContext) -> Iterator[str]:
+def blocking_settings(context: ImageInContext) -> Iterator[str]:
     """Yield settings of an unchecked image that keep RCCL off the fabric, whatever is bound."""
     found = Findings(Level.STATIC)
     judge_variables(context.variables, FabricPath(), found)

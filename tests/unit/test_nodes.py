@@ -26,7 +26,7 @@ from lumiimg.cluster.nodes.check import (
     RESERVE_S,
     Waiting,
     Watch,
-    printed_last,
+    last_lines,
     shared_gpus,
     without_nic,
 )
@@ -476,7 +476,7 @@ def test_a_step_that_does_not_start_leaves_every_node_silent_with_slurms_words(
     program(stand_in, "srun", "echo 'srun: error: Unable to create step for job 7: Job is suspended' >&2; exit 1")
     gathered, done = asked(folder, ("a", "b"), image, in_job(stand_in))
     assert nodes_by_reason(gathered) == {"never started": ("a", "b")}
-    report = build_report(CONTEXT, FILES, "7", levels(gathered), printed_last(done))
+    report = build_report(CONTEXT, FILES, "7", levels(gathered), last_lines(done))
     assert report.answer is Answer.UNDECIDED
     assert report.sentence == "CANNOT TELL for 2 of 2 nodes: 2 never started"
     assert report.output == ("srun: error: Unable to create step for job 7: Job is suspended",)

@@ -29,7 +29,7 @@ from lumiimg.cluster.nodes.node import Library, UnresponsiveNodes
 from lumiimg.cluster.nodes.report import NodeGroup, NodesReport
 from lumiimg.cluster.nodes.slurm import Allocation
 from lumiimg.cluster.trial import run
-from lumiimg.cluster.trial.folder import TrialFolder, alone
+from lumiimg.cluster.trial.folder import TrialFolder, locked
 from lumiimg.cluster.trial.model import (
     Claim,
     ClaimOutcome,
@@ -635,7 +635,7 @@ def test_a_job_does_what_it_can_and_leaves_the_rest_for_the_next(
             found = {one.name: result for one in steps if (result := folder.result(one.name))}
             assert {name: (one.ending, "".join(one.said)) for name, one in found.items()} == endings, (steps, prints)
             left = {one.name for one in steps if endings.get(one.name, (LEFT,))[0] is LEFT}
-            assert {one.name for one in folder.steps_left(made)} == left
+            assert {one.name for one in folder.remaining_steps(made)} == left
 
 
 def test_a_report_says_what_is_left_and_that_a_stand_in_proves_nothing(tmp_path: Path) -> None:
@@ -689,18 +689,18 @@ def test_a_step_in_which_jobs_die_is_left_out_in_the_end_and_one_that_was_stoppe
     monkeypatch.setattr(TrialFolder, "keep", keep)
     in_job(folder, made)
     assert report_of(folder, made, {}).rows[0].why == "each time, the job died in it or no node answered"
-    assert not [*folder.steps_left(made)]
+    assert not [*folder.remaining_steps(made)]
 
 
 def test_two_processes_do_not_do_the_same_trial(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(UndecidedError, match="another process runs this trial"), alone(tmp_path):
+    with locked(tmp_path), pytest.raises(UndecidedError, match="another process runs this trial"), locked(tmp_path):
         pytest.fail("both have it")
-    with alone(tmp_path):
+    with locked(tmp_path):
         pass
     # a lock does not follow links
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FailedError, match="cannot be locked"), alone(tmp_path):
+    with pytest.raises(FailedError, match="cannot be locked"), locked(tmp_path):
         pass
     assert not (tmp_path / "elsewhere").exists()
 

@@ -130,11 +130,11 @@ def with_parallel_options(
     if not _serves(command):
         what = "`vllm serve` or `python -m vllm.entrypoints…`"
         return command, f"the command is not {what}: it must itself pass the job's sizes to vLLM ({options})"
-    if _says(command, _CONFIG):
+    if _has_option(command, _CONFIG):
         return command, f"--config may contain the parallel sizes, so none are set; the job has {options}"
-    if any(_says(command, name, short) for name, short in _SIZES.items()):
+    if any(_has_option(command, name, short) for name, short in _SIZES.items()):
         wanted = {name: value for name, value in wanted.items() if name not in _SIZES}
-    words = (word for name, value in wanted.items() if not _says(command, name) for word in (name, value))
+    words = (word for name, value in wanted.items() if not _has_option(command, name) for word in (name, value))
     return (*command, *words), None
 
 
@@ -143,9 +143,9 @@ def serving_of(command: tuple[str, ...], stack: Stack) -> ServingPlace | None:
 
     By default vLLM listens on a port, which is open to everyone who can reach the node.
     """
-    if not _serves(command) or any(_says(command, name) for name in ("--uds", "--api-key", _CONFIG)):
+    if not _serves(command) or any(_has_option(command, name) for name in ("--uds", "--api-key", _CONFIG)):
         return None
-    wants_port = any(_says(command, name) for name in ("--host", "--port"))
+    wants_port = any(_has_option(command, name) for name in ("--host", "--port"))
     has_socket = is_met(facts().since["socket"].need, stack)
     return ServingPlace.SOCKET if has_socket and not wants_port else ServingPlace.KEY
 
@@ -162,7 +162,7 @@ def _serves(command: tuple[str, ...]) -> bool:
     return (_module_of(command) or "").startswith("vllm.entrypoints.")
 
 
-def _says(command: tuple[str, ...], name: str, short: str = "") -> bool:
+def _has_option(command: tuple[str, ...], name: str, short: str = "") -> bool:
     """Whether a command has an option: in full, in its short form, or abbreviated as argparse allows."""
     said = {word.partition("=")[0].replace("_", "-") for word in command if word.startswith("-")}
     return short in said or any(len(word) > len("--x") and name.startswith(word) for word in said)

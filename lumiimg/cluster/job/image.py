@@ -11,7 +11,7 @@ from msgspec import structs
 
 from lumiimg.check.context import open_for_check
 from lumiimg.check.static.files import check_files
-from lumiimg.cluster.binds import forced_off, manifest_for, refuse_unsafe, site_binds
+from lumiimg.cluster.binds import blocking_settings, manifest_for, refuse_unsafe, site_binds
 from lumiimg.cluster.quoting import NOT_IN_PATHS
 from lumiimg.core.errors import BadInputError, FailedError, RefusedError
 from lumiimg.engine.binds import parse_binds
@@ -97,7 +97,7 @@ def read_image(
             binds=binds,
             notes=(
                 *_notes_of_gpu(alone),
-                *(forced_off(alone) if fit is None and request.nodes > 1 else ()),
+                *(blocking_settings(alone) if fit is None and request.nodes > 1 else ()),
                 *of_venv,
                 *filter(None, (*of_programs, doubt)),
                 *_unbound(context, [*request.command, *filter(None, [request.caches])], binds),

@@ -240,7 +240,7 @@ def _binding(request: JobRequest, shape: Shape, site: Site, framework: Framework
 def _variables(plan: JobPlan) -> Iterator[JobVariable]:
     """Yield the variables of a job, in the order in which they are set."""
     image, site, nodes, framework = plan.image, plan.site, plan.shape.nodes, plan.framework
-    yield from _of_python(plan.request, image)
+    yield from _python_variables(plan.request, image)
     for item in image.manifest.variables if image.manifest else ():
         yield JobVariable(item.name, item.value, item.reason, "lumiimg bind", literal=True)
     for wanted in site_variables(image.stack, site):
@@ -257,11 +257,11 @@ def _variables(plan: JobPlan) -> Iterator[JobVariable]:
     if framework.task_a_gpu and plan.cores:
         why = "threads per rank: the cores of its GPU (torchrun sets 1; an unbound rank would count all cores)"
         yield JobVariable("OMP_NUM_THREADS", f"{plan.cores}", why)
-    yield from _of_logs(site)
-    yield from _of_caches(plan)
+    yield from _log_variables(site)
+    yield from _cache_variables(plan)
 
 
-def _of_python(request: JobRequest, image: JobImage) -> Iterator[JobVariable]:
+def _python_variables(request: JobRequest, image: JobImage) -> Iterator[JobVariable]:
     folder = image.python.folder if image.python else None
     if request.venv is not None:
         path = ":".join([BIN, *([folder] if folder else []), "$PATH"])
@@ -273,7 +273,7 @@ def _of_python(request: JobRequest, image: JobImage) -> Iterator[JobVariable]:
         yield JobVariable("PATH", f"{folder}:$PATH", why)
 
 
-def _of_logs(site: Site) -> Iterator[JobVariable]:
+def _log_variables(site: Site) -> Iterator[JobVariable]:
     if site.vendor == "Intel":
         why = "only at this level does oneCCL report which network it uses; it has no separate log file for that"
         yield JobVariable("CCL_LOG_LEVEL", "info", why, "oneCCL docs, environment variables")
@@ -285,7 +285,7 @@ def _of_logs(site: Site) -> Iterator[JobVariable]:
     yield JobVariable("NCCL_DEBUG_FILE", logs, "one file per rank, named by node and process", docs)
 
 
-def _of_caches(plan: JobPlan) -> Iterator[JobVariable]:
+def _cache_variables(plan: JobPlan) -> Iterator[JobVariable]:
     """Yield variables for the folders of models and vLLM's compiled kernels, which outlive the job: homes are small."""
     folder, name = plan.request.caches, plan.framework.name
     where, why = folder or plan.site.scratch, "on scratch, because homes have no space for models or compiled kernels"

@@ -17,8 +17,8 @@ from lumiimg.cluster.binds import (
     NOTHING_BOUND,
     JobVariable,
     SetIn,
+    blocking_settings,
     caches_of,
-    forced_off,
     manifest_for,
     refuse_unsafe,
     site_binds,
@@ -212,7 +212,7 @@ def plan_module(
             notes=(
                 *(notes_of_venv(venv, file, contents.has) if venv else []),
                 *filter(None, [doubt]),
-                *(forced_off(alone) if fit is None else []),
+                *(blocking_settings(alone) if fit is None else []),
                 *_notes(image, manifest, snapshot, site),
                 *left_out,
             ),

@@ -105,7 +105,7 @@ def check_nodes(
     with shared_folder() as folder:
         of_nodes = NodesOfJob(folder, names, context.environment, on_progress, allocation.ends)
         taken = run_levels(context, files, level, folder, of_nodes, simulate=simulate, without=without)
-    return build_report(context, files, job, taken, printed_last(of_nodes.done), earlier)
+    return build_report(context, files, job, taken, last_lines(of_nodes.done), earlier)
 
 
 def report_to_complete(path: Path, image: Path) -> NodesReport:
@@ -184,7 +184,7 @@ class NodesOfJob:
         return done
 
 
-def printed_last(done: Completed | None) -> tuple[str, ...]:
+def last_lines(done: Completed | None) -> tuple[str, ...]:
     """Return the last lines that a step printed, without repeats."""
     lines = [one_line(line.rstrip()) for line in (done.output if done else "").splitlines() if line.strip()]
     return tuple(dict.fromkeys(lines[-50 * _OUTPUT_LINES :]))[-_OUTPUT_LINES:]

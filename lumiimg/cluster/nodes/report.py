@@ -32,9 +32,9 @@ _LONG_NAMES = 200
 """Length of a node list from which on too many nodes are at fault for a job to exclude them."""
 _WORST_FIRST = (Answer.NO, Answer.UNDECIDED, Answer.NO_OBSTACLE)
 _SAID = {Answer.NO: "NO on", Answer.UNDECIDED: "CANNOT TELL for", Answer.NO_OBSTACLE: "no obstacle found on"}
-_DIFFERENCES = 4
+_MAX_DIFFERENCES = 4
 """Maximum number of differences shown for a group of nodes."""
-_GROUPS = 20
+_MAX_GROUPS = 20
 """Number of groups shown one by one, the largest first: thousands of nodes may each differ in their own way."""
 _LONG_TROUBLE, _SAID_LINES = 500, 4
 """Limits on texts from nodes, which may contain anything."""
@@ -119,7 +119,7 @@ def read_report(path: Path) -> NodesReport:
     names = Counter([*report.silent_nodes, *(node for group in report.groups for node in group.nodes)])
     if twice := next((name for name, number in names.items() if number > 1), None):
         raise DecodeError(f"has two answers from {twice}", where=where)
-    if len(report.groups) > _GROUPS + 2 * len(Answer):
+    if len(report.groups) > _MAX_GROUPS + 2 * len(Answer):
         raise DecodeError("has more groups than a report can have", where=where)
     return report
 
@@ -183,9 +183,9 @@ def _joined(groups: Sequence[NodeGroup], found: Sequence[NodeGroup]) -> list[Nod
 def _folded(groups: Sequence[NodeGroup]) -> Iterator[NodeGroup]:
     """Yield the largest groups, and merge all others into one per answer, with the evidence of its first node."""
     beyond = defaultdict[tuple[Answer, bool], list[NodeGroup]](list)
-    for group in groups[_GROUPS:]:
+    for group in groups[_MAX_GROUPS:]:
         beyond[group.answer, group.trouble is None].append(group)
-    yield from groups[:_GROUPS]
+    yield from groups[:_MAX_GROUPS]
     for small in beyond.values():
         others = (f"of {count(len(small), 'more kind')}, of which the first is shown",) if len(small) > 1 else ()
         nodes = tuple(sorted(node for group in small for node in group.nodes))
@@ -207,17 +207,17 @@ def _advice(
     elif worst is None:
         return Advice(missing)
     else:
-        of_group = advice_from_findings(worst.answer, worst.findings) if worst.trouble is None else _of(worst, context)
+        advice = advice_from_findings(worst.answer, worst.findings) if worst.trouble is None else _fault(worst, context)
         if len(groups) == 1 or answer is Answer.NO_OBSTACLE:
-            return of_group if answer is not Answer.UNDECIDED or of_group.why else Advice(missing)
+            return advice if answer is not Answer.UNDECIDED or advice.why else Advice(missing)
         bad = [*worst.nodes]
-        why = f"on {count(len(bad), 'node')}: {of_group.why or worst.sentence}"
+        why = f"on {count(len(bad), 'node')}: {advice.why or worst.sentence}"
     names = hostlist(bad)
     fine = len(names) < _LONG_NAMES and any(group.answer is Answer.NO_OBSTACLE for group in groups)
     return Advice(why, f"#SBATCH --exclude={names}", "in the job script") if fine else Advice(why)
 
 
-def _of(group: NodeGroup, context: ImageInContext) -> Advice:
+def _fault(group: NodeGroup, context: ImageInContext) -> Advice:
     """Return why an engine cannot start containers on some nodes, and a command that shows it on the first of them."""
     given = ((option, context.environment.get(f"SLURM_JOB_{option.upper()}")) for option in ("partition", "account"))
     options = [f"--{option}={value}" for option, value in given if value]
@@ -272,56 +272,56 @@ def _sentence(answer: Answer, groups: Sequence[NodeGroup], silent: Sequence[Unre
     return f"{_SAID[answer]} {number} of {count(total, 'node')}: {'; '.join(tally)}"
 
 
-def differences(of: NodeAnswer, usual: NodeAnswer) -> tuple[str, ...]:
+def differences(node: NodeAnswer, usual: NodeAnswer) -> tuple[str, ...]:
     """Return a few differences between a node and the usual one, those that best explain the others first."""
-    if of.compared == usual.compared:
+    if node.compared == usual.compared:
         return ()
-    found = tuple(dict.fromkeys(map(shortened, _all(of, usual)))) or ("something that is not shown here",)
-    more = len(found) - _DIFFERENCES + 1
-    return found if more < 2 else (*found[: _DIFFERENCES - 1], f"{more} more differences")
+    found = tuple(dict.fromkeys(map(shortened, _all_differences(node, usual)))) or ("something that is not shown here",)
+    more = len(found) - _MAX_DIFFERENCES + 1
+    return found if more < 2 else (*found[: _MAX_DIFFERENCES - 1], f"{more} more differences")
 
 
-def _all(of: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
-    if of.trouble != usual.trouble:
-        yield f"not probed: {of.trouble}" if of.trouble else "probed"
+def _all_differences(node: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
+    if node.trouble != usual.trouble:
+        yield f"not probed: {node.trouble}" if node.trouble else "probed"
         return
-    yield from _libraries(of, usual)
+    yield from _libraries(node, usual)
     for name, value in _COMPARED.items():
-        here, there = value(of) or "none", value(usual) or "none"
+        here, there = value(node) or "none", value(usual) or "none"
         if here != there:
             yield f"{name} {here} instead of {there}"
-    yield from (f"{identity} is {severity}" for identity, severity in sorted({*of.severities} - {*usual.severities}))
-    yield from (f"no {identity}" for identity in sorted(dict(usual.severities).keys() - dict(of.severities).keys()))
+    yield from (f"{identity} is {severity}" for identity, severity in sorted({*node.severities} - {*usual.severities}))
+    yield from (f"no {identity}" for identity in sorted(dict(usual.severities).keys() - dict(node.severities).keys()))
 
 
-def _nics(of: NodeAnswer) -> str:
-    if not of.nics:
+def _nics(node: NodeAnswer) -> str:
+    if not node.nics:
         return "none"
-    down = sum(nic.link_is_up is False for nic in of.nics)
-    firmware = ", ".join(sorted({nic.firmware for nic in of.nics if nic.firmware}))
-    return f"{len(of.nics)}{f', {down} down' if down else ''}{f', firmware {firmware}' if firmware else ''}"
+    down = sum(nic.link_is_up is False for nic in node.nics)
+    firmware = ", ".join(sorted({nic.firmware for nic in node.nics if nic.firmware}))
+    return f"{len(node.nics)}{f', {down} down' if down else ''}{f', firmware {firmware}' if firmware else ''}"
 
 
 _COMPARED: Mapping[str, Callable[[NodeAnswer], object]] = {
-    "RCCL": lambda of: of.rccl,
-    "provider": lambda of: of.fabric.provider,
+    "RCCL": lambda node: node.rccl,
+    "provider": lambda node: node.fabric.provider,
     "other NICs:": _nics,
-    "plugin": lambda of: of.fabric.plugin,
-    "plugin api": lambda of: of.fabric.plugin_api,
-    "libfabric": lambda of: of.fabric.libfabric,
-    "libcxi": lambda of: of.fabric.libcxi,
-    "GPUs": lambda of: of.gpus or "0",
-    "amdgpu": lambda of: of.gpu_driver,
-    "engine": lambda of: of.engine,
-    "kernel": lambda of: of.kernel,
+    "plugin": lambda node: node.fabric.plugin,
+    "plugin api": lambda node: node.fabric.plugin_api,
+    "libfabric": lambda node: node.fabric.libfabric,
+    "libcxi": lambda node: node.fabric.libcxi,
+    "GPUs": lambda node: node.gpus or "0",
+    "amdgpu": lambda node: node.gpu_driver,
+    "engine": lambda node: node.engine,
+    "kernel": lambda node: node.kernel,
 }
 """Compared values besides the libraries, by their names in a sentence."""
 
 
-def _libraries(of: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
+def _libraries(node: NodeAnswer, usual: NodeAnswer) -> Iterator[str]:
     """Yield differing libraries; for equal builds, only a different path counts."""
     # compared by the name up to `.so.N`: libcxi.so.1.5.0 is another build of libcxi.so.1.7.0
-    ours, theirs = ({_soname(library.name): library for library in one.libraries} for one in (of, usual))
+    ours, theirs = ({_soname(library.name): library for library in one.libraries} for one in (node, usual))
     for name in sorted(ours.keys() & theirs.keys()):
         here, there = ours[name], theirs[name]
         if here.build != there.build:

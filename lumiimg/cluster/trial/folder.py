@@ -42,7 +42,7 @@ _PRINTED: dict[StepKind, type[Printed]] = {"slurm": SlurmFacts, "check": NodesRe
 """The type of a step's output."""
 
 
-_LEAST_MINUTES, _LONGEST_MINUTES = 3, 60
+_MIN_MINUTES, _MAX_MINUTES = 3, 60
 """Limits of a job: short jobs start sooner and fit test partitions, and the next job does the remaining steps."""
 # Whole nodes: other jobs beside a collective would slow it down. --no-requeue: time is counted per job number, so a job
 # that restarts under the same number would be counted only once. singleton: one job of this name at a time. The full
@@ -90,9 +90,9 @@ class TrialFolder:
         Raises FailedError if less time is left than a job needs.
         """
         spent = self.spent()
-        usual = usual_minutes([*self.steps_left(plan)], plan.nodes) * 1.5
-        minutes = min(math.floor(min(plan.node_minutes - spent, usual) / plan.nodes), _LONGEST_MINUTES)
-        if minutes < _LEAST_MINUTES:
+        usual = usual_minutes([*self.remaining_steps(plan)], plan.nodes) * 1.5
+        minutes = min(math.floor(min(plan.node_minutes - spent, usual) / plan.nodes), _MAX_MINUTES)
+        if minutes < _MIN_MINUTES:
             hint = "the results so far: `lumiimg trial report FOLDER`; a new trial has its own time"
             raise FailedError(f"{spent:.0f} of {plan.node_minutes} node minutes are used", hint=hint)
         place = self.path.absolute()
@@ -101,7 +101,7 @@ class TrialFolder:
         write_text(place / "job.sh", _SCRIPT.format(name=plan.job_name, **words))
         return place / "job.sh"
 
-    def steps_left(self, plan: TrialPlan) -> Iterator[TrialStep]:
+    def remaining_steps(self, plan: TrialPlan) -> Iterator[TrialStep]:
         """Yield the remaining steps, in order."""
         for step in plan.steps:
             result = self.result(step.name)
@@ -176,7 +176,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Lock a trial for this process.
 
     The kernel releases the lock when the process ends, however it ends (flock(2)). The lock is valid on all nodes if

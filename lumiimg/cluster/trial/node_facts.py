@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FACTS, _SNAPSHOT = ".facts.json", ".host.json"
 _MAX_BYTES = 1 << 20
 _OF_NETWORK = re.compile(r"(?:APPTAINERENV_|SINGULARITYENV_)?(?:NCCL|RCCL|FI|CXI)_[A-Z0-9_]{1,60}\Z")
-_MOST_PRESET = 20
+_MAX_PRESET = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def facts_of_node(
         shown={what: f"{value}" if value else None for what, value in shown.items()}
         | {path: _there(_is_there(path, environment)) for path in site_paths(site)},
         no_fabric=no_fabric,
-        preset_variables=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MOST_PRESET],
+        preset_variables=tuple(sorted(filter(_OF_NETWORK.match, environment)))[:_MAX_PRESET],
     )
 
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from lumiimg.check.pipeline import CheckReport
     from lumiimg.image import RootFileSystem
 
-_MOST_IMAGES = 20
-_LEAST_NODES = 2
+_MAX_IMAGES = 20
+_MIN_NODES = 2
 FOLDER = "{folder}"
 """Stands for the folder of the trial in a step's arguments."""
 _ORDER = ("probe", "run", "socket", "one-node", "one-node-vni", "alone", "without", "with", "again")
@@ -91,9 +91,9 @@ def plan_trial(
 
     Raises BadInputError for a file that is not an image, or for less time than the first steps take.
     """
-    if len(paths) > _MOST_IMAGES:
-        raise BadInputError(f"{len(paths)} images; a trial allows {_MOST_IMAGES}")
-    if nodes < _LEAST_NODES:
+    if len(paths) > _MAX_IMAGES:
+        raise BadInputError(f"{len(paths)} images; a trial allows {_MAX_IMAGES}")
+    if nodes < _MIN_NODES:
         raise BadInputError("is too few: a network needs at least two nodes", where=f"--nodes {nodes}")
     found, images = [of_site(site, site_name, nodes)], list[TrialImage]()
     for number, path in enumerate(paths, 1):

@@ -70,7 +70,7 @@ def run_in_job(
     steps = _JobSteps(folder, plan, allocation, _without_tried(plan, environment), say)
     note(ends)  # the job may be killed before it can record less
     try:
-        for step in folder.steps_left(plan):
+        for step in folder.remaining_steps(plan):
             steps.do(step, ends - time.monotonic())
     finally:
         note(time.monotonic())
@@ -97,7 +97,7 @@ class _JobSteps:
 
         if nodes < step.nodes:
             keep(Ending.PENDING, f"the job has {nodes} of {step.nodes} nodes")
-        elif step.after in {one.name for one in self.folder.steps_left(self.plan)}:
+        elif step.after in {one.name for one in self.folder.remaining_steps(self.plan)}:
             return
         elif (reason := self._shows_nothing(step)) is not None:
             keep(Ending.FAILED, f"left out: {reason}")
