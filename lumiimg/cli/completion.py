@@ -18,7 +18,7 @@ from lumiimg.core.errors import ExitCode
 Completer = Callable[..., Iterable[str]]
 
 _NAME = re.compile(r"lumiimg[A-Za-z0-9._-]*")
-_MOST_FILES = 5000
+_MAX_FILES = 5000
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -94,7 +94,7 @@ def _files_that_end(*ends: str, others: bool = True) -> Completer:
         folder, slash, start = prefix.rpartition("/")
         try:
             with os.scandir(os.path.expanduser(folder + slash) or ".") as listing:  # noqa: PTH111
-                entries = [entry for entry, _ in zip(listing, range(_MOST_FILES), strict=False)]
+                entries = [entry for entry, _ in zip(listing, range(_MAX_FILES), strict=False)]
         except OSError:
             return []
         found = [one for one in entries if one.name.startswith(start) and (start or not one.name.startswith("."))]

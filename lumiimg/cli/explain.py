@@ -45,11 +45,11 @@ def _refuse_options_of_requests(arguments: argparse.Namespace) -> None:
 
 
 def _image(arguments: argparse.Namespace, output: Output) -> int:
-    found = explained(arguments.images[0], arguments, Inputs.from_arguments(arguments))
+    found = explanation_of(arguments.images[0], arguments, Inputs.from_arguments(arguments))
     return output.deliver(compatibility_document(found), "explain-image", found, found.answer.exit_code)
 
 
-def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> CheckReport:
+def explanation_of(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> CheckReport:
     """Explain an image on the named machine, ignoring a search path that `bind` has set in this shell."""
     with inputs.open(image, arguments, as_here=False) as context:
         return explain_image(context)
@@ -57,7 +57,7 @@ def explained(image: Path, arguments: argparse.Namespace, inputs: Inputs) -> Che
 
 def _explain_each(arguments: argparse.Namespace, output: Output) -> int:
     inputs = Inputs.from_arguments(arguments)
-    return output.each("explain", "explain-image", arguments.images, lambda one: explained(one, arguments, inputs))
+    return output.each("explain", "explain-image", arguments.images, lambda one: explanation_of(one, arguments, inputs))
 
 
 def _request(arguments: argparse.Namespace, output: Output) -> int:

@@ -24,7 +24,7 @@ from lumiimg.report.views.log import log_document, signatures_document
 if TYPE_CHECKING:
     from lumiimg.catalog.sites import Site
 
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 """Maximum number of files and folders that a suggested command repeats."""
 
 
@@ -103,7 +103,7 @@ def _names(arguments: argparse.Namespace) -> dict[str, str]:
 def _names_of_log(paths: Sequence[str]) -> dict[str, str]:
     """Return the names of the log and its job, for use in suggested commands."""
     names = {}
-    if len(paths) <= _MOST_NAMED and all(map(os.path.lexists, paths)):
+    if len(paths) <= _MAX_NAMED and all(map(os.path.lexists, paths)):
         names["log"] = shell_join(map(as_operand, paths))
     if (of_slurm := re.fullmatch(r"slurm-(\d{1,12})\.out", Path(paths[0]).name, re.ASCII)) is not None:
         names["job_id"] = of_slurm[1]
@@ -137,7 +137,7 @@ def _follow(names: list[str]) -> LogReport:
     if folders := [name for name in names if Path(name).is_dir()]:
         raise BadInputError("is a folder, and --follow follows files", where=folders[0])
     if len(jobs := jobs_of(names)) > 1:
-        last = shell_join(map(as_operand, jobs[-1].files[:_MOST_NAMED]))
+        last = shell_join(map(as_operand, jobs[-1].files[:_MAX_NAMED]))
         what = f"follows one job, but these are files of {len(jobs)}"
         raise BadInputError(what, where="--follow", hint=f"lumiimg log --follow {last}")
     if waiting := [name for name in names if not Path(name).exists()]:

@@ -149,7 +149,7 @@ def run() -> NoReturn:
     """Entry point of the program."""
     # Otherwise a tenth of a short command's time would go into garbage collection of what was just imported.
     gc.set_threshold(50_000)
-    codecs.register_error("lumiimg", _in_other_letters)
+    codecs.register_error("lumiimg", _in_ascii)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # LANG=C on a compute node cannot encode every character of a log line or file name.
@@ -188,7 +188,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(stream, "r" if name == "stdin" else "w", closefd=False))
 
 
-def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     """Replace lumiimg's own symbols with ASCII, and escape all other characters that cannot be encoded."""
     if isinstance(error, UnicodeEncodeError) and (plain := _PLAIN.get(error.object[error.start])):
         return plain, error.start + 1

@@ -18,8 +18,8 @@ from lumiimg.core.errors import one_safe_line
 from lumiimg.core.files import unused
 from lumiimg.core.toml import package_toml
 
-_MOST_HINTS = 3
-_MOST_NAMES = 2000
+_MAX_HINTS = 3
+_MAX_NAMES = 2000
 """Maximum number of names read from a folder, which may contain millions."""
 
 
@@ -28,7 +28,7 @@ def show_start(environment: Mapping[str, str]) -> None:
     texts = package_toml("lumiimg.cli.commands", "start.toml")
     print(texts["page"])
     print("next, from the files here:")
-    for because, command in islice(hints(environment, texts), _MOST_HINTS):
+    for because, command in islice(hints(environment, texts), _MAX_HINTS):
         print(f"  {one_safe_line(because)}\n      {one_safe_line(command)}")
     print(f"\n{texts['end']}")
 
@@ -52,7 +52,7 @@ def _newest(patterns: Sequence[str]) -> dict[str, str]:
     """Return the newest file for each name pattern, quoted for a command line."""
     found: dict[str, tuple[float, str]] = {}
     with suppress(OSError), os.scandir() as listing:  # the folder was removed, or is not readable
-        for entry in islice(listing, _MOST_NAMES):
+        for entry in islice(listing, _MAX_NAMES):
             kind = next((pattern for pattern in patterns if re.fullmatch(pattern, entry.name)), None)
             if kind is not None and entry.name.isprintable():
                 with suppress(OSError):  # a broken link

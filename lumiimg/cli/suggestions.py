@@ -28,7 +28,7 @@ _TRANSPORT = re.compile(r"(?:docker-daemon|docker-archive|oci-archive|oci):.+")
 _TAKE_ADDRESSES = "only check, explain, show, adapt and --base accept docker:// and docker-daemon:"
 _IMAGES = (".sif", ".img", ".sqsh", ".sqfs", ".squashfs", ".tar")
 _NUMBER = re.compile(r"\d+")
-_MOST_NAMES = 4096
+_MAX_NAMES = 4096
 """Maximum number of names read from a folder."""
 
 
@@ -112,7 +112,7 @@ def suggest_file(name: str) -> str | None:
 def _names_in_folder(path: Path, ends: tuple[str, ...]) -> list[str]:
     """Return the names in a file's folder that have one of these suffixes."""
     with suppress(OSError), os.scandir(path.parent) as entries:
-        return sorted(entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.endswith(ends))
+        return sorted(entry.name for entry in islice(entries, _MAX_NAMES) if entry.name.endswith(ends))
     return []
 
 

@@ -126,7 +126,7 @@ def test_alone_it_looks_at_a_bounded_part_of_a_huge_folder(
     endless = (entry for _ in seen)
     monkeypatch.setattr(os, "scandir", lambda: contextlib.nullcontext(endless))
     alone(monkeypatch, tmp_path, capsys, {})
-    assert next(seen) <= start._MOST_NAMES + 1
+    assert next(seen) <= start._MAX_NAMES + 1
 
 
 # -- options --
