@@ -149,7 +149,7 @@ READ_DIRECTLY = {
     "build/safe_fs.py": "the same below a folder that others write to, link by link",
     "build/changes.py": "its own notes, in a folder that nobody else can enter, and what `open_file` opened",
     "build/venv_inside.py:_copy_scripts": "in a container, by the image's Python, which has no lumiimg",
-    "cluster/trial/folder.py:alone": "a lock, of which nothing is read",
+    "cluster/trial/folder.py:locked": "a lock, of which nothing is read",
     "engine/namespaces": "devices and tables of the kernel, and /etc/subuid",
     "image/sif.py:write_sif": "the image that it has just written",
     "joblog/files.py:_opened": "a pipe that the user named, as a log",
