@@ -22,7 +22,7 @@ _DONE = re.compile(
 )
 
 
-def went_on(lines: Iterable[bytes]) -> bool:
+def has_continued(lines: Iterable[bytes]) -> bool:
     """Return whether a program counts on after printing an error: to a higher step, or from a step to completion."""
     texts = [text[end_of(prefixes().launcher, text) :] for text in map(plain, lines)]
     steps = [(int(step[1]), at) for at, step in enumerate(map(_STEP.match, texts)) if step]

@@ -26,7 +26,7 @@ from lumiimg.joblog.summary import (
     rank_results,
     transport,
 )
-from lumiimg.joblog.troubles import Trouble, events_of, filled, job_numbers, of_another_job, troubles, values_of
+from lumiimg.joblog.troubles import Trouble, events_of, filled, is_of_other_job, job_numbers, troubles, values_of
 from lumiimg.joblog.verdict import FAST, Confidence, Verdict
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 from lumiimg.joblog.watchdog import ending_of, stall_of
@@ -39,7 +39,7 @@ _CAUSES = 40
 EVIDENCE_OF_CAUSE = 3
 """Maximum number of evidence lines per cause."""
 _WORD = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*", re.ASCII)
-_OF_IMAGE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
+_IMAGE_WIDE = frozenset(Effect) - {Effect.RUN_ERROR, Effect.NONE}
 """Effects that a fault of the image would have on every node."""
 _TIME_LIMIT = "time-limit"
 _REAL = frozenset({Weight.ROOT, Weight.SYMPTOM})
@@ -57,7 +57,7 @@ def answer(whole: JobLog) -> LogReport:
     context = JobContext.of(processes, log)
     judged = []
     for process in processes:
-        of = [one for one in troubles(process, seen_in_job, log.job.events) if not of_another_job(one.match, log)]
+        of = [one for one in troubles(process, seen_in_job, log.job.events) if not is_of_other_job(one.match, log)]
         judged.append(JudgedProcess(process, of, judge_process(process, of, context)))
     network = judge_job([(one.process, one.network) for one in judged])
     held = [trouble for one in judged for trouble in one.troubles]
@@ -102,7 +102,7 @@ def answer(whole: JobLog) -> LogReport:
     if (node := report.ended.node) is not None and _WORD.fullmatch(node):
         known["bad_node"] = node
     dumps = vocabulary().advice["collective-not-ended"].remedy if _is_stalled(report) else ()
-    steps = ((*(dumps if one.id == _of_stall(report) else ()), *one.remedy) for one in causes)
+    steps = ((*(dumps if one.id == _stall_cause_id(report) else ()), *one.remedy) for one in causes)
     filled_in = (
         replace(one, remedy=tuple(step.filled(known) for step in of)) for one, of in zip(causes, steps, strict=True)
     )
@@ -129,7 +129,7 @@ def _doubts(report: LogReport, end: End, log: JobLog) -> tuple[Cause, ...]:
     """Return the causes that come first if no signature shows how the job ended, or where it stalled."""
     is_named = report.verdict is not Verdict.NONE
     shown = {
-        _of_stall(report): _is_stalled(report) and is_named,
+        _stall_cause_id(report): _is_stalled(report) and is_named,
         "collective-not-ended": report.stall is None and any(one.waits_in for one in report.progress),
     }
     of = Verdict.INTRA_NODE_ONLY if report.single_node else report.verdict
@@ -150,7 +150,7 @@ def _is_stalled(report: LogReport) -> bool:
     return bool(report.progress) and report.stall is not None
 
 
-def _of_stall(report: LogReport) -> str:
+def _stall_cause_id(report: LogReport) -> str:
     return "ranks-differ" if report.stall is not None and report.stall.differs else "rank-behind"
 
 
@@ -172,7 +172,7 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
     causes = _shown_by_lines(held, end, log, on_some, real=real)
     if nodes is not None and on_some is None:  # no node is fast, so the remedy for the network applies to all
         signatures = vocabulary().signatures
-        cures = [one for one in causes if signatures[one.id].effect in _OF_IMAGE] or _advice(verdict, *_UNEXPLAINED)
+        cures = [one for one in causes if signatures[one.id].effect in _IMAGE_WIDE] or _advice(verdict, *_UNEXPLAINED)
         nodes = replace(nodes, remedy=(*(step for one in cures[:1] for step in one.remedy), *nodes.remedy))
     if first is not None and nodes is None:
         return causes
@@ -188,7 +188,7 @@ def _explanations(report: LogReport, end: End, held: Sequence[Trouble], log: Job
         is_proved = report.confidence is Confidence.PROVED
         return causes if is_proved else causes + _advice(verdict, "traffic-not-shown")
     is_stalled = _is_stalled(report) and verdict is Verdict.NONE
-    open_ = _advice(verdict, *([_of_stall(report)] if is_stalled else _UNEXPLAINED))
+    open_ = _advice(verdict, *([_stall_cause_id(report)] if is_stalled else _UNEXPLAINED))
     # a note does not explain why sockets were used, only which ones
     return open_ + causes if verdict is Verdict.SOCKET and first is None else causes + open_
 
@@ -218,7 +218,7 @@ def _cause(group: Sequence[Trouble], log: JobLog, nodes: Cause | None) -> Cause:
     _, signature, match = group[0]
     because = tuple(filled(reason, match) for reason in signature.because)
     remedy = tuple(step.filled(values_of(match)) for step in signature.remedy if _may_be_typed(step, match))
-    if nodes is not None and signature.effect in _OF_IMAGE:
+    if nodes is not None and signature.effect in _IMAGE_WIDE:
         because, remedy = (), nodes.remedy[1:]
     shown = tuple(log.evidence(t.match) for t in group[:EVIDENCE_OF_CAUSE])
     return Cause(signature.id, group[0].summary, because, remedy, signature.source, shown)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lumiimg.joblog.state import Match, ProcessLog
 
 
-def not_completed(processes: Sequence[ProcessLog]) -> list[tuple[ProcessLog, Match]]:
+def incomplete_communicators(processes: Sequence[ProcessLog]) -> list[tuple[ProcessLog, Match]]:
     """Return where communicators of several ranks were begun but never completed."""
     found = []
     for process in processes:

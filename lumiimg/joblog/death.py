@@ -14,18 +14,18 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumiimg.joblog.aftermath import is_aftermath, went_on
-from lumiimg.joblog.beginnings import ending_in_init, not_completed
+from lumiimg.joblog.aftermath import has_continued, is_aftermath
+from lumiimg.joblog.beginnings import ending_in_init, incomplete_communicators
 from lumiimg.joblog.ending import Ending, How
 from lumiimg.joblog.lines import evidence_text
 from lumiimg.joblog.places import Places
-from lumiimg.joblog.troubles import OF_NO_RANK, Trouble, lost_another, says_how, those_hit, whom
+from lumiimg.joblog.troubles import RANKLESS_ROLES, Trouble, is_peer_loss, rank_and_node, says_how, targets
 from lumiimg.joblog.vocabulary import Effect, ExitRole, Weight, vocabulary
 
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
 
-_NEAR_LINES, _OF_EACH = 1000, 100
+_NEAR_LINES, _NEAR_PER_PROCESS = 1000, 100
 """Maximum distance in lines from an error to the end of a process caused by it: a base, plus lines per process."""
 _LAST_WORDS = 100
 """Maximum number of lines that a program may print after its fatal error."""
@@ -33,13 +33,13 @@ _FRAMES = 40
 """Maximum number of lines of an exception that Python ignores."""
 _ALIVE = ("network", "channel", "local-channel", "connected", "provider")
 """Events that show that a process is alive."""
-_OF_NETWORK = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
+_NETWORK_EFFECTS = frozenset({Effect.ENDPOINT_ERROR, Effect.NETWORK_ABSENT, Effect.NO_NETWORK})
 _STANDS_ALONE = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.RAISED, ExitRole.OUTSIDE, ExitRole.CANCELLED})
 _MAY_FOLLOW = frozenset({ExitRole.WAITED, ExitRole.FOLLOWS, ExitRole.OTHER, ExitRole.EXIT})
-_OF_ERROR = frozenset({ExitRole.RAISED, ExitRole.OTHER})
-_OF_EXIT = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
-_OF_DEATH = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
-_OF_CLEARING = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
+_ERROR_ROLES = frozenset({ExitRole.RAISED, ExitRole.OTHER})
+_EXIT_ROLES = frozenset({ExitRole.EXIT, ExitRole.FOLLOWS, ExitRole.CLEARED})
+_DEATH_ROLES = frozenset({ExitRole.CAUSE, ExitRole.CRASH, ExitRole.EXIT})
+_CLEARING_ROLES = frozenset({ExitRole.CANCELLED, ExitRole.CLEARED})
 _KINDS, _FOLLOWING = 4, 2
 """Number of kinds of ends, tried in this order; and the kind that may follow from the end of another process."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER, ExitRole.FOLLOWS})
@@ -90,7 +90,7 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
     if first is not None and (says_why or not calls):
         ending = lines.ending(first)
         waited = first.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED} or first.signature.effect is Effect.RUN_ERROR
-        if waited and (begun := not_completed(processes)):
+        if waited and (begun := incomplete_communicators(processes)):
             said = ending_in_init(begun[0], processes).summary
             ending = replace(ending, summary=f"{ending.summary}; {said[0].lower()}{said[1:]}")
         return End(ending, clean_up - {first.signature.id}, first=first)
@@ -99,7 +99,7 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
         return End(lines.ending(error, is_likely=True), clean_up, first=error)
     if calls:
         return End(lines.ending_by(calls[0], is_likely=first is None), clean_up, calls[0].lines)
-    if begun := not_completed(processes):
+    if begun := incomplete_communicators(processes):
         return End(ending_in_init(begun[0], processes), clean_up, tuple(one for _, one in begun))
     if warned := lines.last_warning():
         return End(Ending(cause="library-warned", summary=evidence_text(warned.value("text"))), clean_up, (warned,))
@@ -111,7 +111,7 @@ class _LastLines:
 
     def __init__(self, processes: Sequence[ProcessLog], held: Sequence[Trouble], log: JobLog) -> None:
         self.log, self.processes, self.held = log, processes, held
-        self.near = _NEAR_LINES + _OF_EACH * len(processes)
+        self.near = _NEAR_LINES + _NEAR_PER_PROCESS * len(processes)
         ignored = (one.last_at for process in processes for one in process.saw("exception-ignored"))
         alive = (sign.last_at for process in processes for sign in process.saw(*_ALIVE))
         self.ignored, self.alive, starts = Places(log, ignored), Places(log, alive), Places(log, _starts(processes))
@@ -126,12 +126,12 @@ class _LastLines:
             # these belong to the previous run
             and starts.last(one.at) <= one.match.last_at
         ]
-        self.clearing = Places(log, (one.at for one in seen if one.ends in _OF_CLEARING))
+        self.clearing = Places(log, (one.at for one in seen if one.ends in _CLEARING_ROLES))
         deaths = Places(log, (at for one in seen for at in self._deaths(one)))
         ended = Places(log, (one.at for one in seen if one.ends is ExitRole.OUTSIDE))
         self.clean_up = [one for one in seen if self._is_clean_up(one, deaths, ended)]
         cleaned = {*map(id, self.clean_up)}
-        exits = (one for one in seen if one.ends in _OF_EXIT or id(one) in cleaned)
+        exits = (one for one in seen if one.ends in _EXIT_ROLES or id(one) in cleaned)
         self.exits = Places(log, (at for one in exits for at in one.places))
         self.candidates = [one for one in seen if id(one) not in cleaned]
         cut = (one for one in self.candidates if one.ends in {ExitRole.OUTSIDE, ExitRole.CANCELLED})
@@ -157,40 +157,40 @@ class _LastLines:
         message of NCCL that it quotes after it.
         """
         behind = {ExitRole.WAITED, ExitRole.FOLLOWS}
-        if first.ends is ExitRole.WAITED and lost_another(first.signature) and one.ends in behind:
+        if first.ends is ExitRole.WAITED and is_peer_loss(first.signature) and one.ends in behind:
             is_behind = self.log.same_file(one.at, first.at) and 0 < self._distance(first.at, one.at) <= _LAST_ERROR
             return is_behind and one.signature.weight is not Weight.ECHO
-        if first.ends is ExitRole.EXIT and not says_how(first) and whom(first) == (None, None):
+        if first.ends is ExitRole.EXIT and not says_how(first) and rank_and_node(first) == (None, None):
             return says_how(one) and self._may_follow(one.at, first.at)
-        if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _OF_ERROR:
+        if one.ends not in {ExitRole.OTHER, ExitRole.EXIT} or first.ends not in _MAY_FOLLOW - _ERROR_ROLES:
             return False
-        if not lost_another(first.signature):
+        if not is_peer_loss(first.signature):
             return one.ends is ExitRole.OTHER and not self.log.same_file(one.at, first.at)
-        known = ((mine, theirs) for mine, theirs in zip(those_hit([one]), self._losers, strict=True) if mine and theirs)
+        known = ((mine, theirs) for mine, theirs in zip(targets([one]), self._losers, strict=True) if mine and theirs)
         return says_how(one) or any(mine.isdisjoint(theirs) for mine, theirs in islice(known, 1))
 
     @cached_property
     def _losers(self) -> tuple[frozenset[object], ...]:
         """The ranks, nodes and processes that lost another rank."""
-        return those_hit([one for one in self.candidates if lost_another(one.signature)])
+        return targets([one for one in self.candidates if is_peer_loss(one.signature)])
 
     def led_to(self, failed: FailedCall, first: Trouble) -> bool:
         """Return whether a failed call may precede a death, and did not fail because another process ended."""
         at = failed.call.first_at
         known = [one.signature for one in self.known.get(failed.warning.first_at, ())] if failed.warning else []
-        is_lost = any(map(lost_another, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
+        is_lost = any(map(is_peer_loss, known)) or (failed.warning is None and failed.call.value("result") == _LOST)
         return not is_lost and (at < first.at or not self.log.same_file(at, first.at))
 
     def ending(self, first: Trouble, *, is_likely: bool = False) -> Ending:
         """Return the ending described by the line that ended the job, with the rank or node that it hit."""
         same = [one for one in self.candidates if one.signature is first.signature]
-        named = [whom(one) for one in (first, *self._heads_of_stack(first), *same)]
-        if not any(map(any, named)) and first.ends not in OF_NO_RANK:  # the launcher may name it
+        named = [rank_and_node(one) for one in (first, *self._heads_of_stack(first), *same)]
+        if not any(map(any, named)) and first.ends not in RANKLESS_ROLES:  # the launcher may name it
             exits = (one for one in self.candidates if one.ends is ExitRole.EXIT and one.at > first.at)
-            named += [whom(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
+            named += [rank_and_node(one) for one in exits if self._may_follow(one.at, first.match.last_at)][:1]
         ranks, node = (next((place[index] for place in named if place[index]), None) for index in (0, 1))
         how = _HOW.get(first.signature.id, How.CANCELLED if first.ends is ExitRole.CANCELLED else How.DIED)
-        by_network = first.signature.effect in _OF_NETWORK
+        by_network = first.signature.effect in _NETWORK_EFFECTS
         return Ending(how, first.signature.id, first.summary, ranks, node, is_likely, by_network)
 
     def _heads_of_stack(self, one: Trouble) -> Iterator[Trouble]:
@@ -203,7 +203,7 @@ class _LastLines:
 
     def last_error(self) -> Trouble | None:
         """Return a known error that is close enough to the end of the log to have ended the job."""
-        last = [(one.match.last_at, one) for one in self.candidates if one.ends in _OF_ERROR]
+        last = [(one.match.last_at, one) for one in self.candidates if one.ends in _ERROR_ROLES]
         errors = [one for at, one in last if one.ends is ExitRole.RAISED and self._is_near_the_end(at)]
         near = self._last_tracebacks()
         errors += [one for at, one in last if (near and at > min(near)) or self._is_last(at)]
@@ -259,7 +259,7 @@ class _LastLines:
         if self.alive.last(at) > at:
             return False
         after = self.log.lines_after(at)
-        return after is not None and len(after) < _LAST_WORDS and not went_on(after)
+        return after is not None and len(after) < _LAST_WORDS and not has_continued(after)
 
     def _is_ignored(self, at: int) -> bool:
         """Return whether Python printed the error but ignored it, as for one in a destructor."""
@@ -276,9 +276,9 @@ class _LastLines:
 
     def _deaths(self, one: Trouble) -> tuple[int, ...]:
         """Return the positions where a line says that a process died, or where a program stopped at an error."""
-        if one.ends in _OF_DEATH:
+        if one.ends in _DEATH_ROLES:
             return one.places
-        return one.places[1:] if one.ends in _OF_ERROR and self._is_last(one.match.last_at) else ()
+        return one.places[1:] if one.ends in _ERROR_ROLES and self._is_last(one.match.last_at) else ()
 
     def _is_clean_up(self, one: Trouble, deaths: Places, ended: Places) -> bool:
         """Return whether a line comes from clearing a step away: a process died, or Slurm ended the job (`ended`)."""
@@ -295,7 +295,7 @@ class _LastLines:
         alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
         if any(at > last and same_file(at, last) for at in alive):
             return False
-        if one.ends not in _OF_ERROR:
+        if one.ends not in _ERROR_ROLES:
             return True
         cut_short = self.outside.following(last)
         exits = [at for at in self.exits.following(last) if self._may_follow(at, last)]
@@ -324,7 +324,7 @@ def _kind(one: Trouble, dead: Collection[str]) -> int | None:
     `dead` contains the names of processes that died of their own network.
     """
     effect = one.signature.effect
-    if one.ends in _STANDS_ALONE or (effect in _OF_NETWORK and one.process.name in dead):
+    if one.ends in _STANDS_ALONE or (effect in _NETWORK_EFFECTS and one.process.name in dead):
         return 0
     if effect is Effect.RUN_ERROR and one.signature.weight is Weight.ROOT:
         return 1

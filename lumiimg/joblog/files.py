@@ -71,7 +71,7 @@ def read_files(
     sizes = [_size_bytes(file) for file in files]
     total = None if None in sizes else sum(filter(None, sizes))
     reader, done = LogReader(), 0
-    with _uncollected():
+    with _gc_paused():
         for file in files:
             reader.begin(file)
             for block in blocks(file, warn, reader.take_dump):
@@ -89,7 +89,7 @@ def _size_bytes(file: str) -> int | None:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Suspend garbage collection: everything stored for 24,000 files is in use, and scanning it takes 3 s."""
     was_enabled = gc.isenabled()
     gc.disable()

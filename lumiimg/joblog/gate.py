@@ -23,12 +23,12 @@ _NUMERIC = b"0123456789abcdef"
 """Characters of numbers and addresses."""
 _BEGINNING = 2
 """Number of leading characters by which the words of hints are indexed; no word is shorter."""
-_MOST_STORED, _WORD_LIMIT = 32_768, 64
+_CACHE_SIZE, _WORD_LIMIT = 32_768, 64
 """Maximum number of cached shapes and words, and maximum length of a cached word in bytes."""
 _SHAPE_LIMIT = 1024
 """Maximum length in bytes of a cached shape."""
 _CHANNEL = re.compile(rb"Channel \d{1,4}/?\d{0,4} ?: \d{1,7}\[\w{1,10}\] -> \d{1,7}\[\w{1,10}\]")
-_OF_CHANNEL = b" via "
+_CHANNEL_MARK = b" via "
 _BYTES_EACH = 1024
 """If about every eighth line may be about a channel, looking for such lines is cheaper than reading them."""
 
@@ -50,7 +50,7 @@ class Gate:
             shape = _shape(hint.encode())
             longest = max(shape.split(), key=len)
             self._longest.setdefault(longest[:_BEGINNING], []).append((longest, shape, entries))
-        self._hints_of_word = lru_cache(_MOST_STORED)(self._hints_in)
+        self._hints_of_word = lru_cache(_CACHE_SIZE)(self._hints_in)
         # what a probe's line quotes is percent-encoded, so its shape says nothing
         self._probe = _shape(PROBE.encode())
         self._irrelevant: set[bytes] = set()
@@ -78,7 +78,7 @@ class Gate:
             return known
         entries = self._searched(shape)
         if len(shape) <= _SHAPE_LIMIT:
-            if len(self._irrelevant) + len(self._known) >= _MOST_STORED:
+            if len(self._irrelevant) + len(self._known) >= _CACHE_SIZE:
                 self._irrelevant.clear()
                 self._known.clear()
             if entries:
@@ -109,7 +109,7 @@ class Gate:
 
 def is_flooded(block: bytes) -> bool:
     """Return whether enough lines may be about channels to make filtering them worthwhile."""
-    return block.count(_OF_CHANNEL) * _BYTES_EACH >= len(block)
+    return block.count(_CHANNEL_MARK) * _BYTES_EACH >= len(block)
 
 
 class Repeats:
@@ -142,7 +142,7 @@ class Repeats:
 
     def remember(self, key: bytes, matches: tuple[Match, ...]) -> None:
         """Cache what a line has shown, so that similar lines need not be read."""
-        if len(self._shown) < _MOST_STORED:
+        if len(self._shown) < _CACHE_SIZE:
             self._shown[key] = matches
 
     def flush_positions(self, segment: int) -> None:

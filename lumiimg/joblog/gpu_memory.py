@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_OF_OTHERS = 0.25
+_OTHERS_SHARE = 0.25
 """Share of a GPU's memory above which other processes must be using it; driver and communicators take less."""
 
 
@@ -24,7 +24,7 @@ def _is_used_by_others(match: re.Match[str]) -> bool:
     """Return whether memory is neither free nor used by this process (c10/cuda/CUDACachingAllocator.cpp)."""
     own = _bytes(match, "own") + _bytes(match, "unused")
     total = _bytes(match, "total")
-    return own > 0 and total - _bytes(match, "free") - own > _OF_OTHERS * total
+    return own > 0 and total - _bytes(match, "free") - own > _OTHERS_SHARE * total
 
 
 RELATIONS: Mapping[str, Callable[[re.Match[str]], bool]] = {

@@ -17,14 +17,14 @@ from lumiimg.core.files import read_beginning
 
 _HEAD_BYTES = 65_536
 """Bytes read from a file whose name does not show its job."""
-_MOST_READ = 256
+_MAX_FILES_READ = 256
 """Maximum number of such files that are read; if there are more, one per rank, the folder is enough."""
 _SLURM = re.compile(r"slurm-(\d+(?:_\d+)?)(?![A-Za-z\d])")
 _NUMBER = re.compile(r"(?:(?<![A-Za-z\d])|(?<=\.[oe]))\d+(?![A-Za-z\d])")
 _DIGITS = re.compile(r"\d+")
 _DAY_OR_YEAR = re.compile(r"(?:19|20)\d\d(?:[01]\d[0-3]\d(?:\d{4}|\d{6})?)?")
 _FEWEST_DIGITS = 4
-_SAID = re.compile(rb"\bSLURM_JOB_?ID[ =:]+(\d{1,12})\b")
+_STATED_NUMBER = re.compile(rb"\bSLURM_JOB_?ID[ =:]+(\d{1,12})\b")
 _COMMUNICATOR = re.compile(rb"\bcommId (0x[0-9a-f]{6,16})\b")
 
 
@@ -54,11 +54,11 @@ def jobs_of(files: Sequence[str]) -> list[Job]:
                 named[file] = number
             else:
                 left.append(file)
-    for file in left if len(left) <= _MOST_READ else ():
-        if number := next((found[1].decode() for found in _SAID.finditer(_head(file))), None):
+    for file in left if len(left) <= _MAX_FILES_READ else ():
+        if number := next((found[1].decode() for found in _STATED_NUMBER.finditer(_head(file))), None):
             named[file] = number
     named = _joined(named)
-    named |= _apart([file for file in left if file not in named])
+    named |= _files_by_communicator([file for file in left if file not in named])
     numbers = dict.fromkeys(named.values())
     jobs: dict[str, list[str]] = {}
     for file in files:
@@ -105,19 +105,19 @@ def _joined(named: dict[str, str]) -> dict[str, str]:
     """Return the job numbers, merging array elements that share a communicator."""
     of: dict[bytes, set[str]] = {}
     elements = [file for file, number in named.items() if "_" in number]
-    for file in elements[:_MOST_READ]:
+    for file in elements[:_MAX_FILES_READ]:
         for found in _COMMUNICATOR.finditer(_head(file)):
             of.setdefault(found[1], set()).add(named[file])
     shared = set().union(*(numbers for numbers in of.values() if len(numbers) > 1))
     return {file: number.partition("_")[0] if number in shared else number for file, number in named.items()}
 
 
-def _apart(files: Sequence[str]) -> dict[str, str]:
+def _files_by_communicator(files: Sequence[str]) -> dict[str, str]:
     """Return, for each file, the first file of its job, if the files belong to several jobs.
 
     That is the case if their names differ in words, as people name files, and each names communicators of its own.
     """
-    if len(files) > _MOST_READ or not names_differ(files):
+    if len(files) > _MAX_FILES_READ or not names_differ(files):
         return {}
     jobs: list[tuple[set[bytes], list[str]]] = []
     for file in files:

@@ -15,7 +15,7 @@ from lumiimg.joblog.lines import end_of, messages, plain, prefixes
 if TYPE_CHECKING:
     from lumiimg.joblog.gate import Entries
 
-_BLOCKS, _TRIED, _HITS, _LINES, _EARLIER = 16, 4, 12, 256, 32
+_MAX_BLOCKS, _MAX_TRIES, _MAX_HITS, _MAX_LINES, _MAX_EARLIER = 16, 4, 12, 256, 32
 """Number of blocks of a file that are examined, and of those in which learning is tried; per block, the number of lines
 that may be known, of lines that must have the prefix, and of those lines that precede the first that may be known."""
 _PREFIX_BYTES, _MESSAGE_BYTES, _BEFORE_BYTES, _FEWEST = 120, 1024, 4096, 3
@@ -37,7 +37,7 @@ class LearnedPrefix:
     __slots__ = ("_before", "_left", "_pattern")
 
     def __init__(self) -> None:
-        self._left = _BLOCKS * _LINES
+        self._left = _MAX_BLOCKS * _MAX_LINES
         self._pattern: re.Pattern[bytes] | None = None
         self._before = b""
         """Latest lines of earlier blocks, which have the prefix, too; in a followed file, a block may be one line."""
@@ -49,15 +49,15 @@ class LearnedPrefix:
 
     def learn(self, block: bytes, hits: Sequence[Hit]) -> bytes:
         """Learn from whole lines and the `hits` among them; return earlier lines that can now be read."""
-        count = min(block.count(b"\n"), _LINES)
+        count = min(block.count(b"\n"), _MAX_LINES)
         self._left -= count
-        hits = hits[:_HITS]
+        hits = hits[:_MAX_HITS]
         if any(_is_known(line, entries) for _, line, entries in hits):
             self._left = 0
         elif hits:
-            self._left -= (_BLOCKS // _TRIED - 1) * max(count, _HITS)
-            first = max(0, hits[0][0] - _EARLIER)
-            here = block.split(b"\n")[first : first + _LINES]
+            self._left -= (_MAX_BLOCKS // _MAX_TRIES - 1) * max(count, _MAX_HITS)
+            first = max(0, hits[0][0] - _MAX_EARLIER)
+            here = block.split(b"\n")[first : first + _MAX_LINES]
             lines = [line for line in (*self._before.split(b"\n"), *here) if line.strip()]
             shapes = (_shape(line, entries, lines) for _, line, entries in hits)
             if shape := next(filter(None, shapes), None):
@@ -91,7 +91,7 @@ def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[
         found = re.compile(pattern)
         count = sum(1 for one in lines if found.match(one))
         is_of_most = count >= _FEWEST and 4 * count >= 3 * len(lines)
-        return found if is_of_most and not _is_said(line[: part.end()], begins) else None
+        return found if is_of_most and not _may_be_prose(line[: part.end()], begins) else None
     return None
 
 
@@ -99,7 +99,7 @@ def _is_message(text: bytes, entries: Entries) -> bool:
     return any(one.signed or any(entry.match(one) for entry in entries) for one in messages(text))
 
 
-def _is_said(prefix: bytes, begins: bytes) -> bool:
+def _may_be_prose(prefix: bytes, begins: bytes) -> bool:
     """Return whether a prefix may be prose: apart from a launcher's prefix, a real one has a digit (who, when)."""
     text, behind = plain(prefix), plain(begins)
     launcher = prefixes().launcher

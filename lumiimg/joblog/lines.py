@@ -29,7 +29,7 @@ PROBE = "@probe "
 """Prefix of each line that lumiimg's own probes print."""
 _CUT = "…"
 """Marks an omission in an excerpt."""
-_MOST_PREFIXES = 8
+_MAX_PREFIXES = 8
 """Maximum number of consecutive prefixes: container, launcher, framework, time."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:?]{0,32}[A-Za-z]")
@@ -59,7 +59,7 @@ _TASK = re.compile(
     r"<std(?:out|err)>:)"
 )
 """`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
-_OF_PROBE = re.compile(r"\bprobe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b")
+_PROBE_RANK = re.compile(r"\bprobe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b")
 """The rank that wrote a line, as lumiimg's own programs print it."""
 _COPIED = re.compile(
     r"(?!\*\*\* (?:SIG[A-Z]{3,4} received|Error in `|An error occurred in |MPI_))"
@@ -131,10 +131,10 @@ def prefixes() -> Prefixes:
         "|".join(table["pattern"] for table in data[kind]) for kind in ("launcher", "library", "program")
     )
     return Prefixes(
-        launcher=re.compile(f"(?:{launcher}){{0,{_MOST_PREFIXES}}}+"),
+        launcher=re.compile(f"(?:{launcher}){{0,{_MAX_PREFIXES}}}+"),
         library=re.compile(library),
         bare=re.compile(_NET + _CHANNEL),
-        program=re.compile(rf"(?:\t| {{0,2}}+)(?:{program}|{launcher}){{0,{_MOST_PREFIXES}}}+(?:/[\w./+-]{{0,300}}/)?"),
+        program=re.compile(rf"(?:\t| {{0,2}}+)(?:{program}|{launcher}){{0,{_MAX_PREFIXES}}}+(?:/[\w./+-]{{0,300}}/)?"),
         warning=re.compile(data["warning"]["pattern"]),
         records=tuple((table["text"], frozenset(table["beside"])) for table in data["record"]),
     )
@@ -161,7 +161,7 @@ def messages(line: bytes) -> list[Message]:
     if len(texts) == 1 and (origin := _ORIGIN.match(texts[0])) and not _ANOTHER.search(texts[0], origin.end()):
         # fast path for most lines of a job
         return [Message(origin[1], None, texts[0], signed=True, has_origin=True)]
-    tag = _TASK.match(texts[0]) or _OF_PROBE.search(texts[0])
+    tag = _TASK.match(texts[0]) or _PROBE_RANK.search(texts[0])
     task = tag[tag.lastindex or 0] if tag else None
     return [message for text in texts for message in _joined(text, task)]
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _OTHER_CARDS = ("efa", "ib")
 """Events that show cards of another network in a node."""
-_OF_SLINGSHOT = ("hsn", "slingshot")
+_SLINGSHOT_EVENTS = ("hsn", "slingshot")
 """Events that show Slingshot: its interfaces, and variables of its job steps."""
 
 
 def has_other_network(processes: Sequence[ProcessLog], log: JobLog) -> bool:
     """Return whether nodes have EFA, InfiniBand or RoCE, and nothing in the log points to Slingshot."""
     known = vocabulary()
-    if not any(process.saw(*_OTHER_CARDS) for process in processes) or log.job.saw(*_OF_SLINGSHOT):
+    if not any(process.saw(*_OTHER_CARDS) for process in processes) or log.job.saw(*_SLINGSHOT_EVENTS):
         return False
     devices = (one.value("device") for process in processes for one in process.saw("gdr-device"))
     providers = {one.value("provider") for process in processes for one in process.saw("provider")}

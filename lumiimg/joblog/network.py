@@ -102,7 +102,7 @@ def _judged(
     process: ProcessLog, troubles: Sequence[Trouble], dead: Sequence[Trouble], job: JobContext
 ) -> NetworkVerdict:
     chosen = [*process.saw("channel"), *process.saw("network")]
-    matches = chosen or _started(process) or _of_mpi(process, job)
+    matches = chosen or _started(process) or _mpi_provider(process, job)
     families = {_family(match) for match in matches} - {None}
     if matches and not families and (chosen or not dead):
         return NetworkVerdict(proof=tuple(matches[:1]), network=matches[0].value("network"))
@@ -153,7 +153,7 @@ def _started(process: ProcessLog) -> list[Match]:
     return started if started and _family(started[-1]) == "ofi" else started[-1:]
 
 
-def _of_mpi(process: ProcessLog, job: JobContext) -> list[Match]:
+def _mpi_provider(process: ProcessLog, job: JobContext) -> list[Match]:
     """Return the provider that MPI names if oneCCL runs over MPI; any other MPI program in the script is irrelevant."""
     return process.saw("mpi-provider") if job.over_mpi else []
 
@@ -179,9 +179,9 @@ def _built_in(process: ProcessLog, matches: list[Match], families: set[str | Non
 def _libfabric(
     process: ProcessLog, matches: list[Match], troubles: Sequence[Trouble], job: JobContext
 ) -> NetworkVerdict:
-    own = process.saw("provider") or _of_mpi(process, job)
-    named_itself = (bool(own) and all(one.has_origin for one in own)) or bool(_of_mpi(process, job))
-    if len({_of_provider(one) for one in own}) > 1:
+    own = process.saw("provider") or _mpi_provider(process, job)
+    named_itself = (bool(own) and all(one.has_origin for one in own)) or bool(_mpi_provider(process, job))
+    if len({_provider_verdict(one) for one in own}) > 1:
         return NetworkVerdict(Verdict.MIXED, Confidence.LIKELY, tuple(own[:2]))
     named = own[-1] if own else job.provider
     network = next((one.value("network") for one in matches if one.value("network")), None)
@@ -196,7 +196,7 @@ def _libfabric(
     certain = named_itself and (exchanged or _used_network(process)) and not order_unknown
     confidence = Confidence.PROVED if certain else Confidence.LIKELY
     provider, proof = named.value("provider"), (*lines, *exchanged)
-    return NetworkVerdict(_of_provider(named), confidence, proof, network, provider, order_unknown=order_unknown)
+    return NetworkVerdict(_provider_verdict(named), confidence, proof, network, provider, order_unknown=order_unknown)
 
 
 def _has_error_of_unknown_order(process: ProcessLog, troubles: Sequence[Trouble], job: JobContext) -> bool:
@@ -205,7 +205,7 @@ def _has_error_of_unknown_order(process: ProcessLog, troubles: Sequence[Trouble]
     return any(not job.same_file(sign, error.match.last_at) for error in errors for sign in signs)
 
 
-def _of_provider(match: Match) -> Verdict:
+def _provider_verdict(match: Match) -> Verdict:
     return vocabulary().providers.get(match.value("provider"), Verdict.OFI_OTHER)
 
 

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 """Bytes stored of the end of a log segment that has an error: about the last 100 lines."""
-_MOST_STORED = 4096
+_CACHE_SIZE = 4096
 """Size limit of the caches of parsed texts and of values."""
 _SHORT_BYTES = 300
 """Maximum length in bytes of a line whose parsed text is cached; evidence shows such a line whole."""
 _ORIGIN = re.compile(rb"([A-Za-z][\w.-]{2,200}:\d{1,10}):\d{1,10} \[\d{1,11}\] (?=NCCL )")
 """Beginning of most lines of a job (lines.py has all forms)."""
-_OF_RANK = b" comm 0x"
+_RANK_MARK = b" comm 0x"
 """Marks texts that differ for every rank, so caching them is useless."""
-_TAILS = 4096
+_MAX_TAILS = 4096
 """Maximum number of log segments whose end is stored."""
 
 
@@ -42,7 +42,7 @@ def _gate() -> Gate:
     return Gate(vocabulary())
 
 
-class _Shown(NamedTuple):
+class _Finding(NamedTuple):
     """One finding extracted from a message."""
 
     entry: MessagePattern
@@ -60,7 +60,7 @@ class LogReader:
         self._vocabulary = vocabulary()
         self._gate = _gate()
         self._repeats = Repeats()
-        self._known: dict[bytes, tuple[_Shown, ...]] = {}
+        self._known: dict[bytes, tuple[_Finding, ...]] = {}
         """Findings by the text after the origin: ranks print identical texts, and may repeat them 100,000 times."""
         self._values: dict[Values, Values] = {}
         """Interned values, so that several processes share one object."""
@@ -151,11 +151,11 @@ class LogReader:
         whole: tuple[Match, ...] | None = None
         said = messages(line) if entries else []
         for index, one in enumerate(said):
-            shown = tuple(self._shown(one, entries))
+            shown = tuple(self._findings(one, entries))
             seen = self._take(one, shown, file, position(self._number, number, index))
             if len(said) == 1 and one.process is not None:
                 whole = seen
-                if origin is None or one.task is not None or _OF_RANK in behind:
+                if origin is None or one.task is not None or _RANK_MARK in behind:
                     continue
                 if one.process == origin[1].decode():
                     self._remember(behind, origin[0].decode(), shown)
@@ -167,15 +167,15 @@ class LogReader:
             self._origin = (origin[0], Message(origin[1].decode(), None, origin[0].decode(), has_origin=True))
         return self._origin[1]
 
-    def _remember(self, text: bytes, before: str, shown: tuple[_Shown, ...]) -> None:
+    def _remember(self, text: bytes, before: str, shown: tuple[_Finding, ...]) -> None:
         """Cache the findings of a text, except communicators, which differ for every rank."""
         if any(one.communicator or not one.said.startswith(before) for one in shown):
             return
-        if len(self._known) >= _MOST_STORED:
+        if len(self._known) >= _CACHE_SIZE:
             self._known.clear()
         self._known[text] = tuple(one._replace(said=one.said.removeprefix(before)) for one in shown)
 
-    def _shown(self, message: Message, entries: Sequence[MessagePattern]) -> Iterator[_Shown]:
+    def _findings(self, message: Message, entries: Sequence[MessagePattern]) -> Iterator[_Finding]:
         """Yield the findings of a message, independent of the process that wrote it."""
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         if not message.signed:
@@ -194,13 +194,13 @@ class LogReader:
                 communicator = _communicator(groups, has_origin=message.has_origin)
                 groups = groups if entry.id == "coordinates" else {}
             values = tuple(groups.items())
-            if len(self._values) < _MOST_STORED:
+            if len(self._values) < _CACHE_SIZE:
                 self._values.setdefault(values, values)
             values = self._values.get(values, values)
-            yield _Shown(entry, values, excerpt(message.text, match.span()), communicator)
+            yield _Finding(entry, values, excerpt(message.text, match.span()), communicator)
 
     def _take(
-        self, message: Message, shown: Sequence[_Shown], file: str, at: int, before: str = ""
+        self, message: Message, shown: Sequence[_Finding], file: str, at: int, before: str = ""
     ) -> tuple[Match, ...] | None:
         """Store the findings of a message; return the matches if all of them stay. `before` precedes the evidence."""
         writer = (message.process, message.task, file)
@@ -234,7 +234,7 @@ class LogReader:
         """Start storing the end of this segment: it shows whether the error ended the program."""
         segment = self._log.segments[self._number]
         self._tails += segment.tail is None
-        if segment.tail is None and self._tails <= _TAILS:
+        if segment.tail is None and self._tails <= _MAX_TAILS:
             segment.tail = b""
 
     def _read_tables(self, file: str, block: bytes, start: int) -> None:

@@ -33,12 +33,12 @@ STATED = frozenset(
 )
 """Events that a library prints with its origin. If it does, the same text without an origin is a quotation."""
 _BEYOND = "processes beyond the limit"
-_MOST_RUNS = 64
+_MAX_RUNS = 64
 _TASK = -1
 """Stands in for the number of ranks if the rank is a task number; a task may start several processes."""
 _BEGINNING = ("bootstrap", "library", "plugin", "loaded", "provider", "initialized", "socket", "ib", "network")
 """Events that a process prints before it has a rank."""
-_OF_AN_END = frozenset(ExitRole) - {ExitRole.NO, ExitRole.RAISED, ExitRole.WAITED, ExitRole.OTHER}
+_END_ROLES = frozenset(ExitRole) - {ExitRole.NO, ExitRole.RAISED, ExitRole.WAITED, ExitRole.OTHER}
 _PIECE_SHIFT, _LINE_SHIFT = 40, 8
 """With a million pieces, positions stay below 2^60, where an integer uses the least memory."""
 
@@ -397,7 +397,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
     runs: list[_Span] = []
     marks = sorted(_marks(log))
     for span in _apart(log.processes.values()):
-        if not runs or (len(runs) < _MOST_RUNS and runs[-1].ends_before(span, marks)):
+        if not runs or (len(runs) < _MAX_RUNS and runs[-1].ends_before(span, marks)):
             runs.append(span)
         else:
             runs[-1].take(span)
@@ -431,7 +431,7 @@ def _marks(log: JobLog) -> Iterator[int]:
     signatures = vocabulary().signatures
     for process in log.bare.values():
         for match in process.matches:
-            if match.event in signatures and signatures[match.event].ends in _OF_AN_END:
+            if match.event in signatures and signatures[match.event].ends in _END_ROLES:
                 yield from (match.first_at, match.last_at)
     numbers = [one for one in log.job.saw("slurm") if one.value("name") == "SLURM_JOB_ID"]
     yield from (one.first_at for one in numbers[1:])

@@ -12,7 +12,7 @@ from lumiimg.joblog.vocabulary import Effect, ExitRole, Signature, Weight, vocab
 if TYPE_CHECKING:
     from lumiimg.joblog.state import JobLog, Match, ProcessLog
 
-OF_NO_RANK = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
+RANKLESS_ROLES = frozenset({ExitRole.OUTSIDE, ExitRole.CANCELLED, ExitRole.CLEARED})
 """Slurm ended the job or the step, regardless of any rank."""
 
 
@@ -81,7 +81,7 @@ def _explained(name: str, value: str) -> str:
     return f"{value} ({code.name}: {code.meaning or code.text})" if code else value
 
 
-def of_another_job(match: Match, log: JobLog) -> bool:
+def is_of_other_job(match: Match, log: JobLog) -> bool:
     """Return whether it is sacct's row of another job, or of a job that was requeued and then completed."""
     number = match.value("job") or match.value("job_in_column")
     if not number:
@@ -103,18 +103,18 @@ def says_how(one: Trouble) -> bool:
     return one.ends is ExitRole.EXIT and one.signature.weight is not Weight.ECHO
 
 
-def lost_another(signature: Signature) -> bool:
+def is_peer_loss(signature: Signature) -> bool:
     """Return whether a line says only that another rank had ended, or that a call failed."""
     if signature.ends is ExitRole.WAITED:
         return signature.weight is Weight.ECHO
     return signature.ends is ExitRole.FOLLOWS and signature.effect is Effect.NONE
 
 
-def those_hit(troubles: Sequence[Trouble]) -> tuple[frozenset[object], ...]:
+def targets(troubles: Sequence[Trouble]) -> tuple[frozenset[object], ...]:
     """Return the ranks, nodes and processes that lines name; a set is empty if one of the lines names none."""
     found = []
     for one in troubles:
-        rank, node = whom(one)
+        rank, node = rank_and_node(one)
         found.append((_numbers(rank or ""), {node} - {None}, {one.process} if not one.process.shared else set()))
     return tuple(frozenset().union(*of) if all(of) else frozenset() for of in zip(*found, strict=True))
 
@@ -125,11 +125,11 @@ def _numbers(ranks: str) -> set[int]:
     return {rank for first, _, last in spans for rank in range(int(first), min(int(last or first), PROCESS_LIMIT) + 1)}
 
 
-def whom(one: Trouble) -> tuple[str | None, str | None]:
+def rank_and_node(one: Trouble) -> tuple[str | None, str | None]:
     """Return the rank and the node that a death hit, if its line or its process names them."""
     said = dict(one.match.values)
     # Slurm names the node of the job script, or of what it clears away
-    if one.ends in OF_NO_RANK:
+    if one.ends in RANKLESS_ROLES:
         return None, said.get("node")
     text = one.match.text
     for pattern in vocabulary().places:

@@ -45,7 +45,7 @@ def test_memory_is_bounded_for_one_process() -> None:
 
 @pytest.mark.threat
 def test_shapes_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "_MOST_STORED", 3)
+    monkeypatch.setattr(gate, "_CACHE_SIZE", 3)
     lines = [f"n1:1:1 [0] NCCL INFO {'z' * n} Using network Socket" for n in range(50)]
     assert len(read_lines("j", [*lines, *("q" * n for n in range(50))]).ranks) == 1
 
@@ -80,7 +80,7 @@ def test_an_answer_takes_time_that_grows_with_the_processes_alone(
     parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(death, "_NEAR_LINES", 0)
-    monkeypatch.setattr(death, "_OF_EACH", 0)
+    monkeypatch.setattr(death, "_NEAR_PER_PROCESS", 0)
 
     def seconds(processes: int) -> float:
         reader = LogReader()
