@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from lumiimg.report.document import Block, Document
 
 WORDS = {Severity.OK: "ok", Severity.INFO: "note", Severity.UNKNOWN: "not known", Severity.PROBLEM: "problem"}
-_OF_STEPS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
+_STEP_WORDS = {Severity.OK: "holds", Severity.UNKNOWN: "not known", Severity.PROBLEM: "broken"}
 _CELL_LIMIT = 20_000
 """Maximum number of characters of a cell; large, because a list of nodes may be the answer."""
 ROWS, LINES, EVIDENCE = 400, 200, 20
 """Maximum numbers: rows of a table, lines of a list, evidence lines of an item."""
 DEPTH = 40
-_MOST = {Item: 100, PathSteps: 6, Curve: 8}
+_MAX_BLOCKS = {Item: 100, PathSteps: 6, Curve: 8}
 """Maximum number of blocks of a kind on a page; ROWS for every other kind."""
 _BLOCKS = {Item: "findings", PathSteps: "paths", Curve: "curves", Meter: "bars"}
 _FOLDED = 8
@@ -149,7 +149,7 @@ def _sections(document: Document) -> Iterator[ET.Element]:
         blocks = []
         for block in section.blocks:
             seen[type(block)] += 1
-            if seen[type(block)] <= _MOST.get(type(block), ROWS):
+            if seen[type(block)] <= _MAX_BLOCKS.get(type(block), ROWS):
                 blocks.append(block)
         content = [node for block in blocks for node in _block(block, document.advice.next)]
         if content and section.title:
@@ -158,7 +158,7 @@ def _sections(document: Document) -> Iterator[ET.Element]:
         elif content:
             yield element("section", *content)
     for kind, found in seen.items():
-        yield from _left_out(found - _MOST.get(kind, ROWS), _BLOCKS.get(kind, "parts"))
+        yield from _left_out(found - _MAX_BLOCKS.get(kind, ROWS), _BLOCKS.get(kind, "parts"))
 
 
 def _block(block: Block, page_command: str | None) -> Iterable[ET.Element]:
@@ -201,7 +201,7 @@ def _item(item: Item, page_command: str | None) -> ET.Element:
     if len(item.evidence) > _FOLDED:
         evidence = [element("details", element("summary", count(len(item.evidence), "line")), *evidence)]
     below += evidence
-    if rows := list(_behind(item, page_command)):
+    if rows := list(_detail_rows(item, page_command)):
         below.append(_facts(rows))
     if not below:
         return element("p", *head, class_=f"finding {item.severity.value}")
@@ -211,7 +211,7 @@ def _item(item: Item, page_command: str | None) -> ET.Element:
     return made
 
 
-def _behind(item: Item, page_command: str | None) -> Iterator[tuple[str, list[Node]]]:
+def _detail_rows(item: Item, page_command: str | None) -> Iterator[tuple[str, list[Node]]]:
     """Yield the chain that leads to an item, its reasons, its remedies, and the source of the rule."""
     if len(item.via) > 1:
         yield "via", [element("code", " → ".join(item.via))]
@@ -316,7 +316,7 @@ def _box(step: Step) -> ET.Element:
     return element(
         "li",
         element("p", *_mark(severity, has_word=True), element("strong", step.title), *side),
-        element("p", f"{_OF_STEPS[severity]}{level}", class_="state"),
+        element("p", f"{_STEP_WORDS[severity]}{level}", class_="state"),
         *([element("p", about)] if about else []),
         *([element("p", element("code", step.file))] if step.file else []),
         element("p", step.why, class_="why"),

@@ -73,7 +73,7 @@ def _kinds(drift: Drift) -> Iterator[Item]:
 
 def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
     """Yield images with the same fate together, the worst first."""
-    for _, alike in itertools.groupby(sorted(images, key=_alike), _alike):
+    for _, alike in itertools.groupby(sorted(images, key=_group_key), _group_key):
         same = list(alike)
         image, names = same[0], tuple(each.image for each in same)
         ways = zip(*(one.remedies for one in same), strict=False)
@@ -90,7 +90,7 @@ def _items(images: Sequence[ImageDrift]) -> Iterator[Item]:
         )
 
 
-def _alike(image: ImageDrift) -> tuple[object, ...]:
+def _group_key(image: ImageDrift) -> tuple[object, ...]:
     """Return the key of images that are shown together; the worst sorts first."""
     return list(Fate).index(image.fate), _fate(image), tuple(_reasons(image)), image.notes
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.resolve.lock_file import LockFile
 
 _SHOWN = 20
-_MOST = 100
+_MAX_ROWS = 100
 """Maximum number of rows of an image's own record, which anybody may have written."""
 _MAX_LETTERS = 500
 
@@ -64,8 +64,8 @@ def difference_lines(differences: Sequence[FileDifference]) -> Section:
 def _facts(rows: Iterable[tuple[str, str]]) -> Facts:
     """Return the rows as facts, limited to the first ones."""
     found = list(rows)
-    more = [("", f"{len(found) - _MOST} more; --json has all")] if len(found) > _MOST else []
-    return Facts((*found[:_MOST], *more))
+    more = [("", f"{len(found) - _MAX_ROWS} more; --json has all")] if len(found) > _MAX_ROWS else []
+    return Facts((*found[:_MAX_ROWS], *more))
 
 
 def _plan_rows(plan: LockFile) -> Iterator[tuple[str, str]]:

@@ -88,7 +88,7 @@ def loop_over_images(images: Sequence[str], remedies: Sequence[Remedy]) -> tuple
         command = remedy.command or ""
         alike.setdefault(_in_loop(command, image) or command, []).append((image, remedy))
     if len(alike) > _FEW:
-        return (_of_first(len(images), remedies[0]),)
+        return (_for_the_first(len(images), remedies[0]),)
     return tuple(_for_these(body, same, len(images)) for body, same in alike.items())
 
 
@@ -97,19 +97,19 @@ def _for_these(body: str, same: Sequence[tuple[str, Remedy]], number: int) -> Re
     images, first = [image for image, _ in same], same[0][1]
     names = " ".join(shell_quote(with_folder(image)) for image in images)
     if body == (first.command or "") or len(images) == 1:
-        return first if len(images) == number else _for(", ".join(images), first)
+        return first if len(images) == number else _limited_to(", ".join(images), first)
     for turn in (body, body.replace(f" -o {_HERE}", f" -o {_OUTPUT}")):
         loop = f"for image in {names}; do {turn}; done"
         if len(loop) <= _LONGEST and _are_new(turn, images):
             return Remedy(first.text, loop, first.where)
-    return _of_first(len(images), first)
+    return _for_the_first(len(images), first)
 
 
-def _of_first(number: int, remedy: Remedy) -> Remedy:
-    return _for(f"the first of {number}", remedy)
+def _for_the_first(number: int, remedy: Remedy) -> Remedy:
+    return _limited_to(f"the first of {number}", remedy)
 
 
-def _for(which: str, remedy: Remedy) -> Remedy:
+def _limited_to(which: str, remedy: Remedy) -> Remedy:
     return Remedy(remedy.text, remedy.command, ", ".join(filter(None, (remedy.where, f"for {which}"))))
 
 

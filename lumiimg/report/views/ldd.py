@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _TREES = 3
 """Maximum number of files shown as trees; of more files, only those that lack something are of interest."""
-_MOST = 5
+_MAX_NAMES = 5
 
 
 def ldd_document(image: str, found: Libraries) -> Document:
@@ -97,7 +97,7 @@ def _lists(found: Libraries) -> Iterator[Section]:
 def _missing(found: Libraries) -> Iterator[Paragraph]:
     """Yield the libraries that are missing most often."""
     if found.missing.total() > _TREES:
-        most = ", ".join(f"{name} ({times})" for name, times in found.missing.most_common(_MOST))
+        most = ", ".join(f"{name} ({times})" for name, times in found.missing.most_common(_MAX_NAMES))
         yield Paragraph(f"missing most often: {most}")
         note = "what a file's own program would have loaded before it (its RPATH, a dlopen) is not counted"
         yield Paragraph(note, quiet=True)

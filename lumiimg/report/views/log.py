@@ -55,7 +55,7 @@ def log_document(names: Sequence[str], answer: LogAnswer) -> Document:
             Section("The nodes", _nodes(report)),
             Section("Measured", _measured(measured)),
             bandwidth_section(report.measurements, answer.site, report.coverage.of_nodes),
-            Section(PATH, (path_steps(job_path(report), _of_nodes(report)),), Shown.PAGE),
+            Section(PATH, (path_steps(job_path(report), _path_nodes(report)),), Shown.PAGE),
             Section("How far each rank got", (Lines(tuple(one.sentence for one in report.progress)),), Shown.VERBOSE),
             Section("Communicators", (_communicators(report),), Shown.VERBOSE),
             Section("Variables in the log", (Lines(variables),), Shown.VERBOSE),
@@ -164,7 +164,7 @@ def _measured(measured: Sequence[Finding]) -> Iterator[Item]:
         yield replace(item, case=f"{finding.id} {finding.where}", verbose=False)
 
 
-def _of_nodes(report: LogReport) -> str:
+def _path_nodes(report: LogReport) -> str:
     group = nodes_of_path(report)
     return f"{count(len(group.nodes), 'node')} {group.names}" if group else ""
 

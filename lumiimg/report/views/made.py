@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lumiimg.cluster.job.plan import JobPlan
     from lumiimg.cluster.module.plan import ImageModule
 
-_OF_JOB = {
+_PLACEHOLDERS = {
     "$SLURM_JOB_ID": "JOBID",
     "$PBS_JOBID": "JOBID",
     "$MASTER_ADDR": "NODE",
@@ -58,7 +58,7 @@ def notes_of_job(plan: JobPlan) -> Iterator[Item]:
 def _as_typed(client: Remedy) -> Remedy:
     """Return a command with names in place of values that only the job knows."""
     command = client.command or ""
-    for variable, name in _OF_JOB.items():
+    for variable, name in _PLACEHOLDERS.items():
         command = command.replace(variable, name)
     return Remedy(client.text, command, client.where)
 
