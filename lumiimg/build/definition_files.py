@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumiimg.build.keys import sources_of
 from lumiimg.build.provenance import FOLDER, PLAN_OF_DOCKERFILE, carried_files
 from lumiimg.core.errors import BadInputError, MissingHereError
-from lumiimg.core.files import make_folder, open_regular, replaced
+from lumiimg.core.files import atomic_file, make_folder, open_regular
 from lumiimg.definition.definition import StagedFile
 from lumiimg.definition.docker.writer import IN_IMAGE, PLATFORM, write_dockerfile
 from lumiimg.engine.engine import engine_word
@@ -162,14 +162,14 @@ def write_files(files: Iterable[StagedFile], folder: Path, archives: Mapping[Loc
         if origin is None:
             continue
         above, _, name = file.path.rpartition("/")
-        with open_regular(origin) as source, replaced(_folder(folder, above) / name) as copy:
+        with open_regular(origin) as source, atomic_file(_folder(folder, above) / name) as copy:
             shutil.copyfileobj(source, copy)
             os.fchmod(copy.fileno(), 0o644)
 
 
 def _write(folder: Path, path: str, text: str) -> None:
     above, _, name = path.rpartition("/")
-    with replaced(_folder(folder, above) / name) as file:
+    with atomic_file(_folder(folder, above) / name) as file:
         file.write(text.encode())
 
 

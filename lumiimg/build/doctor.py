@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lumiimg.build.build_host import CONTAINER, STRATEGIES, BuildHost, CapabilityTrial, program_of
 from lumiimg.build.proot import built_elsewhere
 from lumiimg.core.errors import ExitCode, MissingHereError
-from lumiimg.core.files import temporary_folder, unused
+from lumiimg.core.files import free_name, temporary_folder
 from lumiimg.core.findings import Advice
 from lumiimg.engine.engine import Engine, available_engines
 from lumiimg.engine.namespaces.processes import own_ranges
@@ -104,10 +104,10 @@ def next_step(machine: BuildHost | None, environment: Mapping[str, str]) -> Advi
     is_cluster = "MODULEPATH" in environment
     is_root = machine is not None and machine.is_root
     if builds and (debootstrap_at(path) if is_root else has_proot and not is_cluster):
-        return Advice(next=f"lumiimg build --recipe demo -o {unused('demo.sif')}")
+        return Advice(next=f"lumiimg build --recipe demo -o {free_name('demo.sif')}")
     if is_cluster and builds:
         if has_subids or has_proot:
-            return Advice(next=f"lumiimg build {_REQUEST} -o {unused('image.sif')}")
+            return Advice(next=f"lumiimg build {_REQUEST} -o {free_name('image.sif')}")
         return Advice(next=built_elsewhere(_REQUEST, environment), where="on another machine")
     command = "" if is_cluster else _installation(path) or ("" if has_subids else _ids(path))
     if not command:

@@ -22,7 +22,7 @@ from lumiimg.build.build_host import GET_MKSQUASHFS, mksquashfs_at
 from lumiimg.build.layer_build import pack
 from lumiimg.core.decode import DecodeError, decode_json, to_json
 from lumiimg.core.errors import BadInputError, FailedError, RefusedError, one_line
-from lumiimg.core.files import refuse_places, replaced
+from lumiimg.core.files import atomic_file, refuse_places
 from lumiimg.core.text import count, shell_quote
 from lumiimg.engine.engine import Engine, clean_environment, exec_words, find_engine
 from lumiimg.engine.failures import explain, not_started
@@ -186,7 +186,7 @@ def make_venv(
         image = Path(plan.record.image)
         sources.on_line(f"making the environment in a container of {image.name}: {len(files)} packages")
         _fill(plan, engine, folder, wheels, environment)
-        with replaced(folder / RECORD) as file:  # replaces a link that the image's Python may have put there
+        with atomic_file(folder / RECORD) as file:  # replaces a link that the image's Python may have put there
             file.write(to_json(plan.record).encode())
         (folder / RECORD).chmod(0o644)
         if mksquashfs is None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 
 from lumiimg.cli.error_output import write_error
 from lumiimg.core.errors import BadInputError, ExitCode
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 
 _WORDS = 8
 """Maximum number of unrecognized arguments in a message."""
@@ -135,7 +135,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str, hint: str | None = None) -> NoReturn:
         """Print an error and exit with 2."""
         if hint is None and "arguments are required: --host" in message:
-            node = unused("host.json")
+            node = free_name("host.json")
             hint = f"on a node of the machine, `lumiimg host scan -o {node}` writes the file: --host {node}"
         hint = hint or f"see `{self.prog} --help`"
         write_error(self.prog, f"{message} ({hint})", message, hint)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from lumiimg.core.errors import one_safe_line
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 from lumiimg.core.toml import package_toml
 
 _MAX_HINTS = 3
@@ -40,7 +40,7 @@ def hints(environment: Mapping[str, str], texts: Mapping[str, Any]) -> Iterator[
     newest = _newest([file["pattern"] for file in texts["files"]])
     for file in texts["files"]:
         if name := newest.get(file["pattern"]):
-            yield file["because"], file["command"].format(name=name, nodes=nodes, image=unused("image.sif"))
+            yield file["because"], file["command"].format(name=name, nodes=nodes, image=free_name("image.sif"))
     if in_job and not os.path.lexists("host.json"):
         yield "this is a job: record what its node offers, for bind:", "lumiimg host scan -o host.json"
     elif not newest:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from lumiimg.core.errors import LumiimgError
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 from lumiimg.core.text import as_operand, shell_quote
 from lumiimg.engine.engine import engine_word
 
@@ -83,7 +83,7 @@ def suggest_image(name: str) -> str:
     path = Path(name)
     address = _ADDRESS.sub(r"\1://\2", name)
     if address != name or _TRANSPORT.fullmatch(name):
-        return f"{engine_word()} pull {unused('image.sif')} {shlex.quote(address)}; {_TAKE_ADDRESSES}"
+        return f"{engine_word()} pull {free_name('image.sif')} {shlex.quote(address)}; {_TAKE_ADDRESSES}"
     siblings = _names_in_folder(path, _IMAGES)
     there = _first(path, siblings) or "none; `lumiimg build --recipe demo -o image.sif` makes a small one"
     if re.search(r"[*?\[]", name):
@@ -92,7 +92,7 @@ def suggest_image(name: str) -> str:
     if near := near or _near(path, siblings):
         return f"did you mean {_first(path, near)}?"
     if _IN_REGISTRY.fullmatch(name) and not path.parent.exists():
-        return f"if it is an image in a registry: {engine_word()} pull {unused('image.sif')} docker://{name}"
+        return f"if it is an image in a registry: {engine_word()} pull {free_name('image.sif')} docker://{name}"
     return f"the images there: {there}"
 
 

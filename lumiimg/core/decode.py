@@ -36,13 +36,13 @@ from lumiimg.core.toml import TomlError, parse_toml
 T = TypeVar("T")
 FILE_LIMIT_BYTES = 256 * 1024
 """Size limit of files that people write by hand."""
-_MOST_VALUES = 1 << 18
+_MAX_VALUES = 1 << 18
 """Limit on the values in a JSON text: Python may need a hundred bytes for one of the text."""
 _MAX_INTEGER = (1 << 64) - 1
 """Largest number that a field of an ELF file can hold."""
 _MAX_TEXT = 1 << 17
 """Maximum characters of a string: what LD_LIBRARY_PATH can hold."""
-_MOST_FAULTS, _MOST_SHOWN = 64, 8
+_MAX_FAULTS, _MAX_SHOWN = 64, 8
 """Faults of one file that are searched for, and that are printed."""
 LONG_FAULT = 800
 """Maximum characters of a whole fault."""
@@ -125,8 +125,8 @@ def decode_json(data: bytes, kind: type[T], *, where: str | None = None, hint: s
 
 def parse_json(data: bytes, *, where: str | None = None, hint: str | None = None) -> Any:  # noqa: ANN401 - JSON data
     """Return the data in JSON, whatever its type. Raises only DecodeError, whatever the bytes."""
-    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise DecodeError(f"has more than {_MOST_VALUES} values", where=where, hint=hint)
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise DecodeError(f"has more than {_MAX_VALUES} values", where=where, hint=hint)
     try:
         return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -144,23 +144,23 @@ def decode(data: object, kind: type[T], *, where: str | None = None, hint: str |
     """
     if _is_plain(data, toml=toml):
         with suppress(ValueError, OverflowError):  # this fault and all others are searched for below
-            return _converted(data, kind, toml=toml)
-    if faults := [*islice(_Faults(toml).of(kind, data, ""), _MOST_FAULTS)]:
-        more = f"; and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
-        raise DecodeError("; ".join(starmap(_named, faults[:_MOST_SHOWN])) + more, where=where, hint=hint)
-    return _converted(data, kind, toml=toml)
+            return _convert(data, kind, toml=toml)
+    if faults := [*islice(_Faults(toml).of(kind, data, ""), _MAX_FAULTS)]:
+        more = f"; and {len(faults) - _MAX_SHOWN} more" if len(faults) > _MAX_SHOWN else ""
+        raise DecodeError("; ".join(starmap(_fault_text, faults[:_MAX_SHOWN])) + more, where=where, hint=hint)
+    return _convert(data, kind, toml=toml)
 
 
 def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _named(key: str, what: str) -> str:
+def _fault_text(key: str, what: str) -> str:
     what = shortened(what, LONG_FAULT)
     return f"key {shortened(key)!r} {what}" if key else what
 
 
-def _converted(data: object, kind: type[T], *, toml: bool) -> T:
+def _convert(data: object, kind: type[T], *, toml: bool) -> T:
     """Return data as a value. Raises ValueError, which UnicodeEncodeError is too, or OverflowError."""
     return msgspec.convert(data, kind, builtin_types=(dt.date, dt.datetime) if toml else (), dec_hook=_of_class)
 
@@ -233,8 +233,8 @@ class _Faults:
             yield from self._of_fields(kind, data, key)
         elif isinstance(data, dict) and isinstance(kind, type) and issubclass(kind, Mapping):
             for name, value in data.items():
-                yield from self.of(parts[0], name, _below(key, name))
-                yield from self.of(parts[1], value, _below(key, name))
+                yield from self.of(parts[0], name, _child_key(key, name))
+                yield from self.of(parts[1], value, _child_key(key, name))
         elif isinstance(data, list) and kind in _ARRAYS and parts[1:] in {(), (...,)}:
             for number, value in enumerate(data):
                 yield from self.of(parts[0], value, f"{key}[{number}]")
@@ -244,14 +244,14 @@ class _Faults:
         types = get_type_hints(kind, include_extras=True)
         for name, field in fields.items():
             if name in data:
-                yield from self.of(types[field.name], data[name], _below(key, name))
+                yield from self.of(types[field.name], data[name], _child_key(key, name))
             elif field.is_required:
-                yield _below(key, name), "is missing"
+                yield _child_key(key, name), "is missing"
         if issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             for name in (name for name in data if name not in fields):
                 near = difflib.get_close_matches(name[:LONG], fields, n=1)
                 hint = f"did you mean {shortened(near[0])!r}? " if near else ""
-                yield _below(key, name), f"is not known; {hint}allowed: {', '.join(fields)}"
+                yield _child_key(key, name), f"is not known; {hint}allowed: {', '.join(fields)}"
 
     def _of_whole(self, kind: Any, data: object, key: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
         if isinstance(data, str) and len(data) > _MAX_TEXT:
@@ -262,10 +262,10 @@ class _Faults:
             yield key, "is out of range"
         else:
             try:
-                _converted(data, kind, toml=self.toml)
+                _convert(data, kind, toml=self.toml)
             except msgspec.ValidationError as error:
                 if isinstance(error.__cause__, _RefusedError):
-                    yield from ((_below(key, name), what) for name, what in error.__cause__.faults.items())
+                    yield from ((_child_key(key, name), what) for name, what in error.__cause__.faults.items())
                 else:
                     yield key, str(error.__cause__ or _sentence(kind, data, str(error)))
             except (ValueError, OverflowError):
@@ -315,7 +315,7 @@ def _shown(value: object) -> str:
     return "a table" if isinstance(value, dict) else "an array" if isinstance(value, list) else repr(value)[:LONG]
 
 
-def _below(key: str, name: str) -> str:
+def _child_key(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
 
 

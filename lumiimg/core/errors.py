@@ -90,9 +90,9 @@ class MissingHereError(LumiimgError):
     exit_code = ExitCode.MISSING_HERE
 
 
-def shortened(text: str, most: int = LONG) -> str:
-    """Return a text for a message, cut after `most` characters."""
-    return text if len(text) <= most else f"{text[:most]}…"
+def shortened(text: str, max_chars: int = LONG) -> str:
+    """Return a text for a message, cut after `max_chars` characters."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 def one_safe_line(text: str) -> str:

@@ -78,15 +78,15 @@ def refuse_bad_name(path: Path) -> None:
         path.stat()
 
 
-_OF_DATA = frozenset({".json", ".yaml", ".yml", ".toml", ".lock", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
+_DATA_SUFFIXES = frozenset({".json", ".yaml", ".yml", ".toml", ".lock", ".py", ".sh", ".def", ".md", ".ini", ".cfg"})
 
 
 def is_named_as_data(name: str) -> bool:
     """Whether a file of this name is data or a program, and so named by mistake for a job's output or an image."""
-    return Path(name).suffix in _OF_DATA
+    return Path(name).suffix in _DATA_SUFFIXES
 
 
-def unused(name: str) -> str:
+def free_name(name: str) -> str:
     """Return a name for a new file: this one, or this with the first number that makes it unused."""
     path = Path(name)
     numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
@@ -126,15 +126,15 @@ def write_text(path: Path, text: str) -> None:
 
     Raises BadInputError if the path is something other than a file, FailedError if it cannot be written.
     """
-    target = _led_to(path)
+    target = _write_target(path)
     if target.exists() and not target.is_file():
         raise BadInputError("is not a file", where=str(path))
-    with replaced(target) as file:
+    with atomic_file(target) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write, which gets its name once it is complete; a link of that name is replaced, not followed.
 
     A concurrent reader sees the old file or the new one, never a part. It is written under a name that nobody can have
@@ -171,7 +171,7 @@ def make_folder(folder: Path, below: str = "") -> Path:
 
     Raises BadInputError for a link, OSError for anything else that cannot be created.
     """
-    made = _led_to(folder)
+    made = _write_target(folder)
     made.mkdir(parents=True, exist_ok=True)
     for name in PurePath(below).parts:
         made /= name
@@ -181,7 +181,7 @@ def make_folder(folder: Path, below: str = "") -> Path:
     return made
 
 
-def _led_to(path: Path) -> Path:
+def _write_target(path: Path) -> Path:
     """Return the path to write: for a link, what it leads to, because a link stays a link.
 
     Raises BadInputError for a link of another user, who would choose which file of ours is overwritten.

@@ -20,7 +20,7 @@ from functools import cache
 
 HIDDEN = "[hidden]"
 """Replacement of a secret."""
-_LEAST_CHARS, _SHORT_CHARS = 6, 12
+_MIN_CHARS, _SHORT_CHARS = 6, 12
 """Minimum lengths of a secret in the environment: to be hidden at all, and to be hidden within other words, too."""
 _ENGINES = ("SINGULARITY_", "APPTAINER_")
 """Prefixes of variables for the engine, which logs in with them."""
@@ -144,7 +144,7 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     }
     for login in filter(None, map(_compiled(_LOGIN).search, environment.values())):
         found |= {login[2], login[2].partition(":")[2]}
-    found = {text for text in found if len(text) >= _LEAST_CHARS}
+    found = {text for text in found if len(text) >= _MIN_CHARS}
     escaped = {quote(text, safe="", errors="surrogateescape") for text in found}
     lower = {_compiled("%..").sub(lambda byte: byte[0].lower(), text) for text in escaped}
     return tuple(sorted(found | escaped | lower, key=len, reverse=True))

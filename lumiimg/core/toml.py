@@ -12,21 +12,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_MOST_SIGNS = 150_000
+_MAX_SIGNS = 150_000
 """Limit on `. [ { = ,` outside strings and comments, so on keys, tables and values: 200 MiB. Ours have up to 5,000."""
-_MOST_PARTS = 8
+_MAX_PARTS = 8
 """Limit on the parts of a dotted key; real ones have 6."""
-_LONGEST_WORD = 1_000
+_MAX_WORD = 1_000
 """Limit on a bare key or a number. Python reads hexadecimal integers of any length, but prints 4,300 digits."""
-_LONGEST = 300
+_MAX_MESSAGE = 300
 """Limit on an error message of tomllib, which repeats keys."""
 _TEXT_OR_COMMENT = re.compile(
     r""" "{3} | '{3}.*?(?:'{3,5}|\Z) | "(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'? | \#[^\n]*+ """, re.DOTALL | re.VERBOSE
 )
 """Only the opening of a string in triple double quotes: in one pattern, its escapes would take 120 bytes each."""
 _ESCAPE_OR_END = re.compile(r'\\.|"{3,5}|\Z', re.DOTALL)
-_LONG_WORD = re.compile(rf"\w{{{_LONGEST_WORD + 1}}}")
-_DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")
+_LONG_WORD = re.compile(rf"\w{{{_MAX_WORD + 1}}}")
+_DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_PARTS}}}")
 
 
 class TomlError(ValueError):
@@ -37,17 +37,17 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the data in a text of others. Raises TomlError."""
     bare = _without_texts(text)
     if _DEEP_KEY.search(bare):
-        raise TomlError(f"has a key of more than {_MOST_PARTS} parts")
-    if sum(map(bare.count, ".[{=,")) > _MOST_SIGNS:
-        raise TomlError(f"has more than {_MOST_SIGNS} keys, tables and values")
+        raise TomlError(f"has a key of more than {_MAX_PARTS} parts")
+    if sum(map(bare.count, ".[{=,")) > _MAX_SIGNS:
+        raise TomlError(f"has more than {_MAX_SIGNS} keys, tables and values")
     if _LONG_WORD.search(bare):
-        raise TomlError(f"has a key or a number of more than {_LONGEST_WORD} characters")
+        raise TomlError(f"has a key or a number of more than {_MAX_WORD} characters")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
         raise TomlError("is nested too deeply") from error
     except ValueError as error:
-        raise TomlError(f"is not TOML: {str(error)[:_LONGEST]}") from error
+        raise TomlError(f"is not TOML: {str(error)[:_MAX_MESSAGE]}") from error
 
 
 def package_toml(package: str, name: str) -> dict[str, Any]:

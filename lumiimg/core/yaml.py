@@ -15,7 +15,7 @@ import yaml
 from lumiimg.core.errors import BadInputError
 
 _LIMIT_CHARS = 64 * 1024
-_DEEPEST = 8
+_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def _require_plain(text: str, where: str) -> None:
             depth += isinstance(event, yaml.CollectionStartEvent)
             if event.anchor is not None or getattr(event, "tag", None) is not None:
                 _refuse(event.start_mark.line, where, "YAML: tags, anchors and aliases are not supported")
-            if depth > _DEEPEST:
-                _refuse(event.start_mark.line, where, f"YAML: nesting deeper than {_DEEPEST} is not supported")
+            if depth > _MAX_DEPTH:
+                _refuse(event.start_mark.line, where, f"YAML: nesting deeper than {_MAX_DEPTH} is not supported")
 
 
 def _plain(node: yaml.Node, line: int, where: str) -> YamlNode:

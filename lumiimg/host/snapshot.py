@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from lumiimg.core.decode import DecodeError, Sha256, decode, encode, matching, parse_json, read_whole
 from lumiimg.core.errors import BadInputError, shortened
-from lumiimg.core.files import unused, write_text
+from lumiimg.core.files import free_name, write_text
 from lumiimg.elf import ElfFacts, SnapshotElf
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 from lumiimg.fabric.process import PROVIDER_PATH
@@ -322,7 +322,7 @@ MAX_FILE_BYTES = 16 << 20
 
 def scan_command() -> str:
     """Return the command that records a node without replacing an existing snapshot: `drift` may need that."""
-    return f"lumiimg host scan -o {unused('host.json')}"
+    return f"lumiimg host scan -o {free_name('host.json')}"
 
 
 def snapshot_text(snapshot: Snapshot) -> str:

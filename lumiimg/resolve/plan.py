@@ -9,7 +9,7 @@ from msgspec import structs
 
 from lumiimg.catalog.layers import own_values
 from lumiimg.core.errors import ExitCode, MissingHereError, RefusedError
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 from lumiimg.core.findings import NO_ADVICE, Advice, Remedy, Severity
 from lumiimg.core.text import count
 from lumiimg.resolve.request import main_options, options_of
@@ -75,7 +75,7 @@ class Plan:
         """Return the lock. Raises RefusedError, with the nearest request of `command`, and MissingHereError."""
         if self.refused:
             refusal = next(rule for rule in self.rules if rule.outcome is RuleOutcome.REFUSED)
-            is_taken = command == "build" and unused(_IMAGE) != _IMAGE  # the default output
+            is_taken = command == "build" and free_name(_IMAGE) != _IMAGE  # the default output
             nearest = self.nearest_by(command, _to_new_image() if is_taken else "")
             raise RefusedError(
                 f"{refusal.because} (rule {refusal.id}: {refusal.need_and_have})",
@@ -191,7 +191,7 @@ class Plan:
 
 
 def _to_new_image() -> str:
-    return f" -o {unused(_IMAGE)}"
+    return f" -o {free_name(_IMAGE)}"
 
 
 def _left_out(asked: Request, nearest: Request) -> list[str]:

@@ -288,9 +288,9 @@ def test_nothing_of_lumiimg_is_left_when_it_is_interrupted_at_several_images(
     made.mkdir()
     program = (
         "import os, time\nfrom lumiimg.check import drift\nfrom lumiimg.cli.main import run\n"
-        "from lumiimg.core.files import Path, replaced\n"
+        "from lumiimg.core.files import Path, atomic_file\n"
         "def follow(*_):\n"
-        f"    with replaced(Path({str(made)!r}, str(os.getpid()))):\n"
+        f"    with atomic_file(Path({str(made)!r}, str(os.getpid()))):\n"
         f"        Path({str(begun)!r}, str(os.getpid())).touch()\n        time.sleep(987)\n"
         "drift.image_drift = follow\nrun()"
     )

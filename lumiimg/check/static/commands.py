@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.sites import DEFAULT, site_to_make_for
 from lumiimg.core.errors import LumiimgError
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 from lumiimg.core.findings import Finding, Remedy, Severity, first_command
 from lumiimg.core.text import shell_join, shell_quote, with_folder
 from lumiimg.resolve.request import RequestOptions, request_of
@@ -71,7 +71,7 @@ def after_scan(command: str, name: str = "host.json") -> str:
 
     An existing snapshot is not replaced: `drift` may need it.
     """
-    return f"lumiimg host scan -o {unused(name)} && {command.replace(f'--host {name}', f'--host {unused(name)}')}"
+    return f"lumiimg host scan -o {free_name(name)} && {command.replace(f'--host {name}', f'--host {free_name(name)}')}"
 
 
 def usable_remedy(remedy: Remedy, image: str, machine: Sequence[str], context: ImageInContext | None = None) -> Remedy:
@@ -99,7 +99,7 @@ def usable_remedy(remedy: Remedy, image: str, machine: Sequence[str], context: I
 
 def _with_unused_output(words: list[str]) -> str:
     """Return a command that does not overwrite an existing file."""
-    named = (unused(word) if before == "-o" else word for before, word in pairwise(["", *words]))
+    named = (free_name(word) if before == "-o" else word for before, word in pairwise(["", *words]))
     return shell_join(named)
 
 
@@ -232,7 +232,7 @@ def _request(image: str, machine: Sequence[str]) -> list[str]:
 
 def _output_name(image: str) -> str:
     """Return a file name for the image with a plugin, different from that of the image without."""
-    return unused("with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif")
+    return free_name("with-plugin.sif" if image.rpartition("/")[2] != "with-plugin.sif" else "with-newer-plugin.sif")
 
 
 def _is_replaced(option: str, value: str, machine: Sequence[str]) -> bool:

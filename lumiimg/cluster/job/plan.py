@@ -22,7 +22,7 @@ from lumiimg.cluster.job.command import (
 from lumiimg.cluster.job.facts import Framework, Scheduler, facts, framework_named, scheduler_of
 from lumiimg.cluster.job.shape import JobRequest, RankBinding, RankCores, Shape, shape_of
 from lumiimg.core.errors import BadInputError
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 from lumiimg.core.findings import Severity
 from lumiimg.core.text import count
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE
@@ -329,7 +329,7 @@ def _notes(image: JobImage, shape: Shape, framework: Framework) -> Iterator[str]
             why = f"the image sets {PLUGIN_VARIABLE}={named}, by which RCCL finds no net plugin"
         yield f"{why}: RCCL goes over TCP between nodes (`lumiimg check` says what to do)"
     if image.manifest is None and site.fabric is not None and not {"libfabric", "libcxi"} <= stack.offers.keys():
-        node = unused("host.json")
+        node = free_name("host.json")
         yield (
             "libfabric or libcxi is not in the image, and none is bound: RCCL goes over TCP between nodes. "
             f"On a node of the site: `lumiimg host scan -o {node}`; then --host {node}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumiimg.cluster.module.texts import module_text, wrapper_texts
 from lumiimg.core.errors import BadInputError, FailedError
-from lumiimg.core.files import make_folder, read_beginning, replaced
+from lumiimg.core.files import atomic_file, make_folder, read_beginning
 from lumiimg.engine.workspace import own_folder
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def write_module(module: ImageModule, *, force: bool) -> None:
     try:
         for part in ("software", "modulefiles"):
             made.extend(make_folder(folder, below) for below in (part, f"{part}/{module.name}"))
-        with replaced(file) as written:
+        with atomic_file(file) as written:
             written.write(module_text(module).encode())
             written.flush()  # so that a full disk is noticed before the folder is made
             _replace(module.home, texts)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from lumiimg.core.access import OpenFile, RandomAccess, stream_of, zstd
 from lumiimg.core.errors import BadInputError, FailedError, MissingHereError
-from lumiimg.core.files import file_sha256, replaced, temporary_folder
+from lumiimg.core.files import atomic_file, file_sha256, temporary_folder
 from lumiimg.image.host_files import HostFile
 from lumiimg.image.tree import ImageError
 
@@ -132,7 +132,7 @@ def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int)
     """Write a tar; after an error, nothing of it remains."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as file:
+        with atomic_file(path) as file:
             os.fchmod(file.fileno(), 0o600)
             _verify(layer, _written(content, file, most_bytes, layer.where))
             file.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from lumiimg.core.files import unused
+from lumiimg.core.files import free_name
 from lumiimg.core.findings import Advice, Remedy, Severity, first_command
 from lumiimg.core.text import as_operand, count, shell_join
 from lumiimg.fabric.path import Fabric
@@ -102,7 +102,7 @@ def venv_document(made: WrittenVenv, image: Path, output: Path) -> Document:
     record, doubt = made.record, made.doubt
     stays = f"its torch {record.torch} stays" if record.torch else "its packages stay"
     instead = (f"replacing the image's {name} {was}" for name, was in record.replaces.items())
-    words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", unused("job.sh"))
+    words = ("lumiimg", "job", as_operand(str(image)), "--venv", as_operand(str(output)), "-o", free_name("job.sh"))
     packages = ", ".join(f"{name} {version}" for name, version in sorted(record.packages.items()))
     doubts = (Item(Severity.UNKNOWN, f"{doubt}: packages that only it adds were not checked"),) if doubt else ()
     about = f"only for Python {record.python} of this image; nothing was imported"
