@@ -13,7 +13,7 @@ from lumiimg.gpu.components import (
     kernel_file,
     role_of,
 )
-from lumiimg.gpu.target import OVERRIDE, XNACK, GpuCodeError, GpuFit, GpuTarget, fit, node_gpu, taken_for
+from lumiimg.gpu.target import OVERRIDE, XNACK, GpuCodeError, GpuFit, GpuTarget, fit, node_gpu, overridden_processor
 
 __all__ = [
     "OVERRIDE",
@@ -28,6 +28,6 @@ __all__ = [
     "is_library",
     "kernel_file",
     "node_gpu",
+    "overridden_processor",
     "role_of",
-    "taken_for",
 ]

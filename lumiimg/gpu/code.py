@@ -7,8 +7,8 @@ at the start of a page (clang `docs/ClangOffloadBundler.rst`, LLVM `lib/Object/O
     plain         "__CLANG_OFFLOAD_BUNDLE__", entries u64, then for each: offset u64, size u64, length u64, id
     compressed    "CCOB", version u16, method u16 (0 zlib, 1 zstd),
                   version 1: unpacked size u32, hash u64
-                  version 2: whole size u32, unpacked size u32, hash u64
-                  version 3: whole size u64, unpacked size u64, hash u64
+                  version 2: total size u32, unpacked size u32, hash u64
+                  version 3: total size u64, unpacked size u64, hash u64
                   then a plain bundle, packed
 
 All numbers are little-endian; an id is `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-`.
@@ -126,7 +126,7 @@ def _bundles(source: RandomAccess, start: int, size: int) -> list[tuple[GpuTarge
         raise GpuCodeError(f"{size} bytes of GPU code at {start}, past the end of the file of {source.size} bytes")
     found: list[tuple[GpuTarget, ...]] = []
     left_bytes, after = _MAX_SEARCHED_BYTES, start
-    while (at := _next(source, after, end, left_bytes)) is not None:
+    while (at := _find_bundle(source, after, end, left_bytes)) is not None:
         if len(found) >= _MAX_BUNDLES:
             raise GpuCodeError(f"more than the limit of {_MAX_BUNDLES} bundles")
         left_bytes -= at - after
@@ -138,7 +138,7 @@ def _bundles(source: RandomAccess, start: int, size: int) -> list[tuple[GpuTarge
     return [bundle for bundle in found if bundle]
 
 
-def _next(source: RandomAccess, start: int, end: int, limit_bytes: int) -> int | None:
+def _find_bundle(source: RandomAccess, start: int, end: int, limit_bytes: int) -> int | None:
     """Return where the next bundle begins. Gaps are usually shorter than two pages, so little is read."""
     at, step = start, 2 * _PAGE_BYTES
     while at < end:
@@ -171,17 +171,17 @@ def _read_compressed(source: RandomAccess, at: int, end: int, data: bytes) -> _H
     begin = _COMMON.size + sizes.size
     if len(data) < begin:
         raise GpuCodeError("a compressed bundle with a truncated header")
-    *whole, unpacked, _ = sizes.unpack_from(data, _COMMON.size)
-    if whole and not begin < whole[0] <= end - at:
-        raise GpuCodeError(f"a compressed bundle that claims {whole[0]} bytes, but has {end - at}")
-    limit = whole[0] if whole else end - at
-    head = _unpacked(source.read_at(at + begin, min(_PACKED_BYTES, limit - begin)), _METHODS[method])
+    *total, unpacked, _ = sizes.unpack_from(data, _COMMON.size)
+    if total and not begin < total[0] <= end - at:
+        raise GpuCodeError(f"a compressed bundle that claims {total[0]} bytes, but has {end - at}")
+    limit = total[0] if total else end - at
+    head = _unpack(source.read_at(at + begin, min(_PACKED_BYTES, limit - begin)), _METHODS[method])
     if head.startswith(_COMPRESSED):
         raise GpuCodeError("a compressed bundle in a compressed bundle")
     entries = _entries(head) if head.startswith(_PLAIN) else None
     if entries is None:
         raise GpuCodeError("a compressed bundle that does not start with a bundle table")
-    return _Head(_targets(entries, unpacked), whole[0] if whole else len(_COMPRESSED))
+    return _Head(_targets(entries, unpacked), total[0] if total else len(_COMPRESSED))
 
 
 def _entries(data: bytes) -> list[_Entry] | None:
@@ -215,7 +215,7 @@ def _targets(entries: list[_Entry], size: int) -> tuple[GpuTarget, ...]:
     return tuple(sorted({entry.target for entry in entries if entry.target}, key=str))
 
 
-def _unpacked(packed: bytes, method: str) -> bytes:
+def _unpack(packed: bytes, method: str) -> bytes:
     """Return the beginning of the unpacked data. Raises GpuCodeError for damaged data."""
     decompressor = zlib.decompressobj() if method == "zlib" else zstd().ZstdDecompressor()
     errors = (zlib.error,) if method == "zlib" else (zstd().ZstdError, EOFError)

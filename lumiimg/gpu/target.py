@@ -124,7 +124,7 @@ def node_gpu(processor: str, xnack: str | None = None) -> GpuTarget:
     return replace(gpu, xnack=True) if xnack == "1" and gpu.xnack is not None else gpu
 
 
-def taken_for(processor: str, override: str | None) -> str | None:
+def overridden_processor(processor: str, override: str | None) -> str | None:
     """Return the processor that HSA_OVERRIDE_GFX_VERSION names; None for the same one, or one that shares its code."""
     found = _OVERRIDE.fullmatch(override or "")
     if found is None:
@@ -145,11 +145,11 @@ def fit(bundles: Collection[Bundle], gpu: GpuTarget) -> GpuFit:
 
 
 def _fit_of_bundle(bundle: Bundle, gpu: GpuTarget) -> GpuFit:
-    found = {_fit_of_one(target, gpu) for target in bundle}
+    found = {_fit_of_target(target, gpu) for target in bundle}
     return next((answer for answer in (GpuFit.RUNS, GpuFit.XNACK, GpuFit.UNKNOWN) if answer in found), GpuFit.NO)
 
 
-def _fit_of_one(code: GpuTarget, gpu: GpuTarget) -> GpuFit:
+def _fit_of_target(code: GpuTarget, gpu: GpuTarget) -> GpuFit:
     if code.processor == _SPIRV:
         return GpuFit.UNKNOWN  # depends on what this ROCm can compile
     if code.processor != gpu.processor and not _takes_family(code.processor, gpu.processor):

@@ -21,8 +21,8 @@ from lumiimg.gpu import (
     fit,
     kernel_file,
     node_gpu,
+    overridden_processor,
     role_of,
-    taken_for,
 )
 from lumiimg.image import ImageError
 from lumiimg.inventory.gpu_code import CodeForm
@@ -123,7 +123,7 @@ def account_of_gpu(
         with contextlib.suppress(OSError, ImageError):  # a host file
             files.add(contents.image.root.resolve(path))
     parts = component_fits(contents.gpu_code, gpu, frozenset(files))
-    return GpuAccount(str(gpu), of.machine, parts, taken_for(of.processor, variable(OVERRIDE)))
+    return GpuAccount(str(gpu), of.machine, parts, overridden_processor(of.processor, variable(OVERRIDE)))
 
 
 def component_fits(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[ComponentFit, ...]:
