@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Course:
+class _PathRule:
     """What a verdict says about the path."""
 
     ends: Part
@@ -28,32 +28,32 @@ class _Course:
 
 
 _CARRIES = FAST | {Verdict.IB}
-_OF_EFA = {Part.PROVIDER: "efa provider", Part.LIBCXI: None, Part.NIC: "EFA device"}
-_OF_IB = {
+_EFA_NAMES = {Part.PROVIDER: "efa provider", Part.LIBCXI: None, Part.NIC: "EFA device"}
+_IB_NAMES = {
     Part.PLUGIN: "verbs transport",
     **dict.fromkeys((Part.LIBFABRIC, Part.PROVIDER, Part.LIBCXI)),
     Part.NIC: "InfiniBand NIC",
 }
-_COURSES = {
-    Verdict.OFI_CXI: _Course(Part.NIC, used=(Part.PLUGIN, Part.LIBFABRIC)),
-    Verdict.OFI_EFA: _Course(Part.NIC, used=(Part.PLUGIN, Part.LIBFABRIC), names=_OF_EFA),
-    Verdict.IB: _Course(Part.PLUGIN, used=(Part.PLUGIN,), names=_OF_IB),
-    Verdict.OFI_OTHER: _Course(
+_RULES = {
+    Verdict.OFI_CXI: _PathRule(Part.NIC, used=(Part.PLUGIN, Part.LIBFABRIC)),
+    Verdict.OFI_EFA: _PathRule(Part.NIC, used=(Part.PLUGIN, Part.LIBFABRIC), names=_EFA_NAMES),
+    Verdict.IB: _PathRule(Part.PLUGIN, used=(Part.PLUGIN,), names=_IB_NAMES),
+    Verdict.OFI_OTHER: _PathRule(
         Part.PROVIDER, "libfabric was used with the provider {provider}, not with cxi", (Part.PLUGIN, Part.LIBFABRIC)
     ),
-    Verdict.SOCKET: _Course(Part.PLUGIN, "not used: RCCL used its own TCP sockets"),
-    Verdict.PLUGIN_MISSING: _Course(Part.PLUGIN, "RCCL did not find it"),
-    Verdict.PLUGIN_LOAD_ERROR: _Course(Part.PLUGIN, "it could not be loaded"),
-    Verdict.PLUGIN_INIT_ERROR: _Course(
+    Verdict.SOCKET: _PathRule(Part.PLUGIN, "not used: RCCL used its own TCP sockets"),
+    Verdict.PLUGIN_MISSING: _PathRule(Part.PLUGIN, "RCCL did not find it"),
+    Verdict.PLUGIN_LOAD_ERROR: _PathRule(Part.PLUGIN, "it could not be loaded"),
+    Verdict.PLUGIN_INIT_ERROR: _PathRule(
         Part.PROVIDER, "the plugin was loaded; it, or the provider under it, failed to start", (Part.PLUGIN,)
     ),
 }
-_NOT_KNOWN = _Course(Part.NIC)
+_DEFAULT_RULE = _PathRule(Part.NIC)
 
 
 def part_of_verdict(verdict: str | None) -> Part:
     """Return the step that a job with this verdict did not get past; the NIC where that is not known."""
-    return _COURSES.get(Verdict(verdict), _NOT_KNOWN).ends if verdict else Part.NIC
+    return _RULES.get(Verdict(verdict), _DEFAULT_RULE).ends if verdict else Part.NIC
 
 
 def nodes_of_path(report: LogReport) -> VerdictGroup | None:
@@ -69,21 +69,21 @@ def job_path(report: LogReport) -> tuple[Step, ...]:
     # advice without a line of the log as evidence may be about something else
     cause = next(iter(sorted(report.causes, key=lambda cause: not cause.evidence)), None)
     name = cause.id if cause else None
-    whole = VerdictGroup(report.verdict, network, report.provider, name, report.confidence, nodes=())
-    return tuple(_steps(report, nodes_of_path(report) or whole))
+    all_nodes = VerdictGroup(report.verdict, network, report.provider, name, report.confidence, nodes=())
+    return tuple(_steps(report, nodes_of_path(report) or all_nodes))
 
 
-def _steps(report: LogReport, of: VerdictGroup) -> Iterator[Step]:
-    broken, used = _broken(report, of), _used(report, of)
+def _steps(report: LogReport, group: VerdictGroup) -> Iterator[Step]:
+    broken, used = _failed_part(report, group), _used_parts(report, group)
     unseen = "the log does not say"
     if report.nothing_crossed:
         unseen = "not needed: nothing crossed a network"
-    elif of.verdict in _CARRIES:
+    elif group.verdict in _CARRIES:
         unseen = "the log does not prove that traffic went this way"
-    for part, name in _names(report, of, broken).items():
+    for part, name in _names(report, group, broken).items():
         step = Step(part, Severity.UNKNOWN, unseen, side=Side.HOST if part is Part.NIC else None, name=name)
         if part is broken:
-            yield _where_it_ends(step, report, of)
+            yield _where_it_ends(step, report, group)
             unseen, used = NOT_REACHED, {}
         elif part in used:
             component = {Part.RCCL: report.library, Part.PLUGIN: report.plugin}.get(part)
@@ -94,36 +94,36 @@ def _steps(report: LogReport, of: VerdictGroup) -> Iterator[Step]:
             yield step
 
 
-def _names(report: LogReport, of: VerdictGroup, broken: Part | None) -> dict[Part, str | None]:
+def _names(report: LogReport, group: VerdictGroup, broken: Part | None) -> dict[Part, str | None]:
     """Return the steps of this network, with their names where these differ from the names of the parts."""
-    course, library = _COURSES.get(of.verdict, _NOT_KNOWN), report.library
-    left_out = {part for part, name in course.names.items() if name is None}
+    rule, library = _RULES.get(group.verdict, _DEFAULT_RULE), report.library
+    left_out = {part for part, name in rule.names.items() if name is None}
     if library is not None and library.name == "oneCCL" and broken is not Part.PLUGIN:
         left_out.add(Part.PLUGIN)  # it calls libfabric directly
-    names = {Part.RCCL: library.name if library is not None else None, **course.names}
+    names = {Part.RCCL: library.name if library is not None else None, **rule.names}
     return {part: names.get(part) for part in Part if part not in left_out}
 
 
-def _where_it_ends(step: Step, report: LogReport, of: VerdictGroup) -> Step:
-    why = _COURSES[of.verdict].why.format(provider=of.provider)
+def _where_it_ends(step: Step, report: LogReport, group: VerdictGroup) -> Step:
+    why = _RULES[group.verdict].why.format(provider=group.provider)
     step = replace(step, severity=Severity.PROBLEM, level=Level.RUN, why=why)
-    cause = next((one for one in report.causes if one.id == of.cause), None)
+    cause = next((one for one in report.causes if one.id == group.cause), None)
     return replace(step, why=f"{why}: {cause.summary}", remedy=cause.remedy) if cause else step
 
 
-def _broken(report: LogReport, of: VerdictGroup) -> Part | None:
+def _failed_part(report: LogReport, group: VerdictGroup) -> Part | None:
     """Return the step that these nodes did not get past; None without such a step, or where it is not known."""
-    verdict = of.verdict
-    if report.nothing_crossed or verdict not in _COURSES or (verdict is Verdict.OFI_OTHER and of.provider is None):
+    verdict = group.verdict
+    if report.nothing_crossed or verdict not in _RULES or (verdict is Verdict.OFI_OTHER and group.provider is None):
         return None
     if verdict in _CARRIES:
         return Part.NIC if report.failed_running else None
-    return _COURSES[verdict].ends
+    return _RULES[verdict].ends
 
 
-def _used(report: LogReport, of: VerdictGroup) -> dict[Part, str]:
+def _used_parts(report: LogReport, group: VerdictGroup) -> dict[Part, str]:
     """Return what the log shows about the steps that these nodes reached."""
-    verdict, provider, nics = of.verdict, of.provider, report.transport.nics
+    verdict, provider, nics = group.verdict, group.provider, report.transport.nics
     whys = {
         Part.RCCL: "its version is in the log" if report.library is not None else "it was used",
         Part.PLUGIN: "RCCL's own, or a plugin's" if verdict is Verdict.IB else "it was loaded",
@@ -134,10 +134,10 @@ def _used(report: LogReport, of: VerdictGroup) -> dict[Part, str]:
     }
     shown = {Part.RCCL} if report.library is not None else set()
     if not report.nothing_crossed:
-        if verdict in _CARRIES and of.confidence is Confidence.PROVED:
+        if verdict in _CARRIES and group.confidence is Confidence.PROVED:
             return whys
-        if verdict is not Verdict.OFI_OTHER or provider is not None or of.network is not None:
-            shown |= set(_COURSES.get(verdict, _NOT_KNOWN).used)
+        if verdict is not Verdict.OFI_OTHER or provider is not None or group.network is not None:
+            shown |= set(_RULES.get(verdict, _DEFAULT_RULE).used)
         if verdict in FAST and provider is not None:
             shown.add(Part.PROVIDER)
     return {part: whys[part] for part in shown}

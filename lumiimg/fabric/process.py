@@ -39,22 +39,22 @@ _FILE = re.compile(rf"\+/.*/{re.escape(PROVIDER_FILE)}", re.DOTALL)
 _CONF = re.compile(rb"\0(/[^\0]{0,4000}/libfabric\.conf)\0")
 _CONF_LINE = re.compile(rb"[^\n]{0,2046}\n|[^\n]{1,2047}")
 """A line as fgets returns it: one that is longer than its buffer counts as several."""
-_PREFERS = "FI_PREFER_SYSCONFIG"
+_PREFER_CONF = "FI_PREFER_SYSCONFIG"
 _TRUE = frozenset({"1", "true", "yes", "on"})
-_OF_FILES = b"full path to a provider library"
+_FILE_HELP = b"full path to a provider library"
 _RESTRICTED = b"restricted_dl: "
 _ENTRY = "fi_prov_ini"
 """Function that a provider exports (src/fabric.c, `ofi_reg_dl_prov`)."""
 HSA = "libhsa-runtime64.so"
 """ROCr, by the name that `--enable-rocr-dlopen` opens: a link in development packages (src/hmem_rocr.c)."""
-_OF_ROCR = b"\0hsa_amd_pointer_info\0"
+_ROCR_FUNCTION = b"\0hsa_amd_pointer_info\0"
 """Function of ROCr by which libfabric recognizes GPU memory: its name is there, linked or opened (src/hmem_rocr.c)."""
 
 _HIP = re.compile(r"libamdhip64(?:-[0-9a-f]{8})?\.so(?:\.[0-9]+)*")
 """auditwheel adds a part of the digest to the name of a library that it copies into a wheel."""
 _CUDA = re.compile(r"libcuda(?:rt)?\.so[.0-9]*")
 _OPENS_CUDA = re.compile(rb"\0(libcuda(?:rt)?\.so[.0-9]*)\0")
-_OF_ROCM = re.compile(rb"libamdhip64\.so|libhsa-runtime64\.so|\0hip[A-Z]\w*\0|\0hsa_\w*\0")
+_ROCM_NAMES = re.compile(rb"libamdhip64\.so|libhsa-runtime64\.so|\0hip[A-Z]\w*\0|\0hsa_\w*\0")
 """Names of libraries to open, or of functions to call."""
 
 
@@ -78,8 +78,8 @@ class LibfabricConf:
 
     def decides(self, name: str, variables: Callable[[str], str | None]) -> bool:
         """Whether the file, not a variable, sets a parameter; `variables` are those of the process."""
-        prefers = variables(_PREFERS)
-        prefers = self.values.get(_PREFERS, "") if prefers is None else prefers
+        prefers = variables(_PREFER_CONF)
+        prefers = self.values.get(_PREFER_CONF, "") if prefers is None else prefers
         return name in self.values and (variables(name) is None or prefers.lower() in _TRUE)
 
 
@@ -137,7 +137,7 @@ def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, prov
 
     Files come first (from 1.21 on; before, `+/file` was the name of a folder), then folders, which replace its own one.
     """
-    own, asks_loader, takes_files = _own(_read(root, process.config.absolute(libfabric.path)) or b"")
+    own, asks_loader, takes_files = _provider_defaults(_read(root, process.config.absolute(libfabric.path)) or b"")
     elements = provider_path.removeprefix("@").split(":")
     if takes_files:
         yield from (file[1:] for file in elements if _FILE.fullmatch(file))
@@ -149,7 +149,7 @@ def _names(process: Process, root: RootFileSystem, libfabric: LoadedObject, prov
     yield from (f"{folder.rstrip('/')}/{PROVIDER_FILE}" for folder in folders if folder.startswith("/"))
 
 
-def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
+def why_no_rocr(process: Process, root: RootFileSystem) -> str | None:
     """Return why the libfabric of a process does not, or may not, recognize AMD GPU memory; None where it does.
 
     A ROCr that it opens itself is opened here, too; whether a libfabric in a snapshot opens one is not recorded.
@@ -158,7 +158,7 @@ def lack_of_rocr(process: Process, root: RootFileSystem) -> str | None:
     if libfabric is None or any(need.startswith(HSA) for need in libfabric.facts.needed):
         return None
     data = _read(root, process.config.absolute(libfabric.path))
-    if data is not None and _OF_ROCR not in data:
+    if data is not None and _ROCR_FUNCTION not in data:
         return "it was built without ROCr"
     opens = "opens" if data is not None else "does not need ROCr, and may open"
     return None if process.dlopen(HSA, libfabric).ok else f"it {opens} {HSA} by that name, and does not find it"
@@ -173,7 +173,7 @@ def _read(root: RootFileSystem, path: str) -> bytes | None:
         return None
 
 
-def _own(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
+def _provider_defaults(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
     """Return (default folders, whether it asks the loader, whether `+` marks a file), by the strings of a libfabric.
 
     The default is PROVDLDIR, which its help for FI_PROVIDER_PATH names. It passes `libcxi-fi.so` to dlopen if its list
@@ -185,7 +185,7 @@ def _own(data: bytes) -> tuple[tuple[str, ...], bool, bool]:
     if start < 0 or not folders.startswith(b"/"):
         return (), False, False
     asks_loader = b"\0cxi\0" in data and _RESTRICTED not in data
-    return tuple(folders.decode("utf-8", "replace").split(":")), asks_loader, _OF_FILES in text
+    return tuple(folders.decode("utf-8", "replace").split(":")), asks_loader, _FILE_HELP in text
 
 
 def is_hip(name: str) -> bool:
@@ -202,7 +202,7 @@ def built_for_cuda(process: Process, root: RootFileSystem, plugin: LoadedObject,
     if not any(map(is_hip, rccl.facts.needed)) or any(is_hip(name) for name in plugin.facts.needed):
         return None
     data = _read(root, process.config.absolute(plugin.path)) or b""
-    if _OF_ROCM.search(data):
+    if _ROCM_NAMES.search(data):
         return None
     if (needed := next(filter(_CUDA.fullmatch, plugin.facts.needed), None)) is not None:
         return f"it needs {needed}"
@@ -224,10 +224,10 @@ def may_be_called(root: RootFileSystem, plugin: str, name: str, *, of_ofi: bool)
 def users_of_hip(process: Process, runtimes: Sequence[LoadedObject]) -> dict[LoadedObject, frozenset[LoadedObject]]:
     """Return, for each library that needs a HIP runtime, the runtimes that serve it."""
     needing = (loaded for loaded in process.objects if any(map(is_hip, loaded.facts.needed)))
-    return {loaded: _serving(process, loaded, runtimes) for loaded in needing}
+    return {loaded: _runtimes_of(process, loaded, runtimes) for loaded in needing}
 
 
-def _serving(process: Process, loaded: LoadedObject, runtimes: Sequence[LoadedObject]) -> frozenset[LoadedObject]:
+def _runtimes_of(process: Process, loaded: LoadedObject, runtimes: Sequence[LoadedObject]) -> frozenset[LoadedObject]:
     """Return the runtimes that serve a library: for each version that it needs, the first that defines it."""
     seen = [each for each in process.scopes.of(loaded) if each in runtimes]
     asked = {need.name for need in loaded.facts.version_needs if is_hip(need.file)}

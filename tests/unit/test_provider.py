@@ -10,7 +10,7 @@ import pytest
 
 from lumiimg.elf import LoaderConfig, Process
 from lumiimg.fabric.path import PROVIDER_FILE
-from lumiimg.fabric.process import allows, cxi_provider, lack_of_rocr, read_libfabric_conf
+from lumiimg.fabric.process import allows, cxi_provider, read_libfabric_conf, why_no_rocr
 from lumiimg.image import open_image
 from tests.shared.elf_builder import library
 from tests.shared.fabric_builder import ROCR, c_library
@@ -95,7 +95,7 @@ def test_a_libfabric_without_rocr_does_not_know_gpu_memory(
     with open_image(tmp_path) as image:
         process = Process(image.root, LoaderConfig(library_path=PLACES["loader"]))
         assert not process.start("/opt/lf/libfabric.so.1").errors
-        assert lack_of_rocr(process, image.root) == lacks
+        assert why_no_rocr(process, image.root) == lacks
 
 
 def test_fi_provider_lets_through_what_real_libfabrics_list() -> None:

@@ -25,7 +25,7 @@ from lumiimg.fabric.path import (
     net_symbol,
     part_of,
 )
-from lumiimg.fabric.process import HSA, PROVIDER_PATH, built_for_cuda, cxi_provider, lack_of_rocr
+from lumiimg.fabric.process import HSA, PROVIDER_PATH, built_for_cuda, cxi_provider, why_no_rocr
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.root_queries import denied_files, loop_at
 
@@ -276,7 +276,7 @@ def _versions(numbers: tuple[int, ...]) -> str:
 
 
 def _judge_gpu_memory(root: RootFileSystem, process: Process, libfabric: LoadedObject, found: Findings) -> None:
-    if (why := lack_of_rocr(process, root)) is None:
+    if (why := why_no_rocr(process, root)) is None:
         return
     names, reason = {"why": why}, None
     if HSA in why and (runtime := process.find(f"{HSA}.1")) is not None:
