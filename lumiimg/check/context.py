@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.settings import user_cache
 from lumiimg.core.text import as_operand
-from lumiimg.host.container_view import TO_ENGINE, ContainerView, loader_on, read_by, variable_of, view_of_container
-from lumiimg.host.engine_rules import as_run
+from lumiimg.host.container_view import TO_ENGINE, ContainerView, engine_env, loader_on, variable_of, view_of_container
+from lumiimg.host.engine_rules import with_engine_mounts
 from lumiimg.host.jobs import JobProcesses, jobs_of
 from lumiimg.host.rccl_process import Variables, read_variables
 from lumiimg.image import Image, ImageError, open_image, refuse_empty
@@ -83,7 +83,7 @@ class ImageInContext:
     def read_by_engine(self) -> dict[str, str]:
         """The variables of the user's environment that the host's engine reads."""
         engine = self.snapshot.engine if self.snapshot else None
-        return read_by(engine.name if engine else None, self.environment)
+        return engine_env(engine.name if engine else None, self.environment)
 
     @cached_property
     def inside(self) -> ContainerView:
@@ -153,7 +153,7 @@ def open_for_check(
     try:
         with open_image(path, user_cache) as image:
             refuse_empty(path, image)
-            plain = as_run(image, environment, snapshot)
+            plain = with_engine_mounts(image, environment, snapshot)
             with with_venv(plain, venv) as whole:
                 yield ImageInContext(
                     path, plain, whole, environment, snapshot, site, program, venv, machine, built_with, address

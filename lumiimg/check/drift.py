@@ -24,7 +24,7 @@ from lumiimg.core.text import as_operand, count, shell_join, shell_quote
 from lumiimg.engine.copies import each_apart
 from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.bind import try_saved
-from lumiimg.host.container_view import without_ours
+from lumiimg.host.container_view import without_host_binds
 from lumiimg.resolve.driver_rule import unknown_driver, window_of, window_on_node
 from lumiimg.resolve.rules import RuleOutcome, RuleResult
 from lumiimg.resolve.stack import stack_of
@@ -199,7 +199,7 @@ def image_drift(
 
     Raises BadInputError if it is not an image.
     """
-    with open_for_check(path, without_ours(environment), drift.now, site, machine=machine) as context:
+    with open_for_check(path, without_host_binds(environment), drift.now, site, machine=machine) as context:
         before = check_libraries(replace(context, snapshot=drift.before), with_site=True)
         now = check_libraries(context, with_site=True)
         saved = _saved(context, drift, before, now)

@@ -14,7 +14,7 @@ from lumiimg.check.context import ImageInContext, open_for_check
 from lumiimg.cli.choices import Choose, choose_site
 from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.text import address_of
-from lumiimg.host.container_view import without_ours
+from lumiimg.host.container_view import without_host_binds
 from lumiimg.host.snapshot import Snapshot, read_snapshot
 from lumiimg.resolve.venv import Venv, open_venv
 
@@ -80,7 +80,7 @@ class Inputs:
         image, address = image_here(str(image), arguments)
         return open_for_check(
             image,
-            os.environ if as_here else without_ours(os.environ),
+            os.environ if as_here else without_host_binds(os.environ),
             self.snapshot,
             self.site,
             program=arguments.starts,

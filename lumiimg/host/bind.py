@@ -72,9 +72,9 @@ class _Solver:
         self._snapshot = snapshot
         self._files = HostFiles(snapshot)
         self._notes: tuple[str, ...] = ()
-        self._alone = self._try(OWN_FILES)
-        self._plugin = None if self._alone.opened else self._host_plugin()
-        if not self._alone.opened and self._plugin is None:
+        self._own_trial = self._try(OWN_FILES)
+        self._plugin = None if self._own_trial.opened else self._host_plugin()
+        if not self._own_trial.opened and self._plugin is None:
             lacking = "no net plugin that RCCL would open" if demand.names else "no RCCL that opens a net plugin"
             self._notes = (f"{lacking} was found: this covers libfabric only",)
             self._demand = replace(demand, names=(), accepts=())
@@ -170,17 +170,17 @@ class _Solver:
                 if trial.provider is None:
                     raise BindRefusedError(trial.no_provider(), trial.loaded)
                 return trial
-            plan = self._advanced(trial, offer)
+            plan = self._next_plan(trial, offer)
         raise BindRefusedError(trial.too_many(_MAX_ROUNDS), trial.loaded)
 
-    def _advanced(self, trial: BindTrial, offer: HostOffer) -> BindPlan:
+    def _next_plan(self, trial: BindTrial, offer: HostOffer) -> BindPlan:
         """Return the plan with missing libraries, else one missing version, resolved. Raises BindRefusedError."""
         plan = trial.plan
         # several libraries may need the same missing one: the first of them is the reason
         for lacking in {lacking.name: lacking for lacking in reversed(trial.outcome.missing)}.values():
             path = offer(lacking.name)
             if path is None or lacking.name in plan.binds or lacking.name in plan.from_image:
-                raise BindRefusedError(trial.missing(lacking), trial.loaded)
+                raise BindRefusedError(trial.no_library(lacking), trial.loaded)
             needs = lacking.chain[-2] if len(lacking.chain) > 1 else "the program"
             plan = plan.adding(lacking.name, path, f"{needs} needs it, and the image has none")
         if trial.outcome.missing:
@@ -189,25 +189,25 @@ class _Solver:
         if not versions:
             raise BindRefusedError(trial.cannot_load(), trial.loaded)
         # versions missing from the C library come first: if these cannot be resolved, the rest does not matter
-        return self._mended(trial, offer, min(versions, key=lambda version: not _is_of_c_library(trial, version)))
+        return self._swap_copy(trial, offer, min(versions, key=lambda version: not _is_in_c_library(trial, version)))
 
-    def _mended(self, trial: BindTrial, offer: HostOffer, version: MissingVersion) -> BindPlan:
+    def _swap_copy(self, trial: BindTrial, offer: HostOffer, version: MissingVersion) -> BindPlan:
         """Swap a library for the other side's copy, which may define the version or not need it."""
         plan = trial.plan
         name, asking = trial.name_of(version.provider), trial.name_of(version.required_by)
         of_host = version.provider.startswith(f"{HOST_LIB_DIR}/")
-        if not _is_of_c_library(trial, version):
+        if not _is_in_c_library(trial, version):
             path = offer(name)
             if not of_host and path is not None and name not in plan.from_image and name not in plan.binds:
                 return plan.adding(name, path, f"{version.required_by} needs {version.version}; the image's is too old")
             if of_host and name not in plan.core and name not in plan.from_image and self._image_has(name):
-                return plan.giving_back(name)
+                return plan.using_image(name)
         if asking in plan.binds and asking not in plan.core and self._image_has(asking):
-            return plan.giving_back(asking)
+            return plan.using_image(asking)
         raise BindRefusedError(trial.too_old(version), trial.loaded)
 
     def _image_has(self, name: str) -> bool:
-        process = self._alone.process
+        process = self._own_trial.process
         return process.find(name) is not None or process.dlopen(name).root is not None
 
     def _reduce(self, trial: BindTrial) -> BindTrial:
@@ -215,7 +215,7 @@ class _Solver:
         used = {item.path for item in trial.objects}
         unused = [name for name, bind in trial.plan.binds.items() if bind.target not in used]
         if LIBFABRIC in unused:
-            raise BindRefusedError(trial.passed_over(), trial.loaded)
+            raise BindRefusedError(trial.unused_libfabric(), trial.loaded)
         plan = trial.plan.without(*unused)
         trial = replace(trial, plan=plan)
         # a library that the image lacks was added because it was missing: only a swapped one may turn out unneeded
@@ -262,7 +262,7 @@ class _Solver:
             yield Variable(PROVIDER_PATH, f"{HOST_LIB_DIR}/libfabric", "libfabric looks for its providers there")
 
 
-def _is_of_c_library(trial: BindTrial, version: MissingVersion) -> bool:
+def _is_in_c_library(trial: BindTrial, version: MissingVersion) -> bool:
     provider = trial.process.find(version.provider)
     return provider is not None and is_glibc_part(provider.facts)
 
@@ -280,7 +280,7 @@ def try_saved(
     gone = {name: bind.source for name, bind in saved.binds.items() if files.library(bind.source) is None}
     plan = BindPlan("the binds made before", of_host=LIBFABRIC in saved.binds.keys() - gone, binds=saved.binds)
     trial = attempt(root, settings, manifest.trial.demand, files.root, plan.without(*gone))
-    refusal = trial.why_not()
+    refusal = trial.find_refusal()
     if refusal is not None and trial.outcome.missing:
         refusal = replace(refusal, have="neither the image nor the list has it")
     return tuple(gone.values()), refusal

@@ -61,7 +61,7 @@ class BindPlan:
         """Return the plan without the binds of these names."""
         return replace(self, binds={name: bind for name, bind in self.binds.items() if name not in names})
 
-    def giving_back(self, name: str) -> Self:
+    def using_image(self, name: str) -> Self:
         """Return the plan that uses the image's library for a name."""
         return replace(self.without(name), from_image=self.from_image | {name})
 
@@ -112,15 +112,15 @@ class BindTrial:
         loaded = self.process.find(path)
         return (loaded.facts.soname if loaded else None) or path.rpartition("/")[2]
 
-    def why_not(self) -> Refusal | None:
+    def find_refusal(self) -> Refusal | None:
         """Return why the process does not reach the fabric; None where no reason is found."""
         if self.outcome.missing:
-            return self.missing(self.outcome.missing[0])
+            return self.no_library(self.outcome.missing[0])
         if not self.loads:
             return self.cannot_load()
         return None if self.provider else self.no_provider()
 
-    def missing(self, lacking: MissingLibrary) -> Refusal:
+    def no_library(self, lacking: MissingLibrary) -> Refusal:
         """Return the refusal for a library that neither side has."""
         have = "neither the image nor the host's closure has it" if self.plan.of_host else "the image has none"
         if lacking.name in self.plan.binds:
@@ -165,7 +165,7 @@ class BindTrial:
         words = f"{whose} does not load {LIBCXI}, and no provider next to it does"
         return self._refusal(whose, "the cxi provider", have, chain, words)
 
-    def passed_over(self) -> Refusal:
+    def unused_libfabric(self) -> Refusal:
         """Return the refusal for a bind that the process does not use: a DT_RPATH precedes LD_LIBRARY_PATH."""
         libfabric = self.process.find(LIBFABRIC)
         path = libfabric.path if libfabric else "another one"

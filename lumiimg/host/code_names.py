@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _ARE_TEXT = frozenset(("__name__", "__file__", "__doc__", "__package__", "__qualname__", "__debug__"))
-_OF_PYTHON = re.compile(r"exec|\*|__(?:builtins|path|spec|loader|class|import|build_class|dict|name|package|file)__")
+_RESERVED = re.compile(r"exec|\*|__(?:builtins|path|spec|loader|class|import|build_class|dict|name|package|file)__")
 """Names that Python's own machinery uses, and `*` (all names of a module); code that binds one is rejected."""
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-_PLAIN = ("utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1")
+_SAFE_ENCODINGS = ("utf-8", "utf8", "ascii", "us-ascii", "latin-1", "iso-8859-1")
 """Encodings that a comment may declare (PEP 263): in these ASCII is ASCII. In UTF-7, a comment may contain code."""
-_NO_MEANING = frozenset(("ctx", "kind", "type_comment"))
-_CUT = frozenset(("MAPPING", "NAMESPACES"))
+_IGNORED_FIELDS = frozenset(("ctx", "kind", "type_comment"))
+_FILLED_NAMES = frozenset(("MAPPING", "NAMESPACES"))
 """Names whose values a build backend fills in; it also fills in the arguments of a call (setuptools
 command/editable_wheel.py; scikit_build_core/build/_editable.py)."""
 _PLACE = re.compile(r"os\.path\.join\((?:sys\._getframe\(1\)\.f_locals\['sitedir'\]|'/[^'\\]*'), \*\('[\w', ]+\)\)")
-_MOST_TEXT, _MOST_MODULES, _MOST_MEANINGS = 512 << 10, 1000, 32
+_MAX_TEXT, _MAX_MODULES, _MAX_MEANINGS = 512 << 10, 1000, 32
 _LIBRARY = re.compile(r".*/lib(?:64)?/python(?:3\.\d+t?/(?!(?:site|dist)-packages/)|3\d+t?\.zip).*")
 """Path of the standard library below any prefix (CPython Modules/getpath.py)."""
-_LOADED = ("sys", "builtins", "os", "site", "io", "abc", "codecs", "stat", "posix", "time", "marshal", "errno")
+_PRELOADED = ("sys", "builtins", "os", "site", "io", "abc", "codecs", "stat", "posix", "time", "marshal", "errno")
 """Modules that every Python has loaded before any of this code runs."""
 FOLLOWED = ("os.environ", "sys.path", "site", "editables/redirector.py.RedirectingFinder")
 """Objects whose method calls may be followed; the last has a method that maps a module to its path."""
@@ -106,13 +106,13 @@ def read_code(text: str, path: str, name: str = "") -> PythonCode:
 
     Raises SyntaxError, ValueError, RecursionError or MemoryError (CPython Parser, `ast.parse`).
     """
-    body = [*_inlined(_parse(text))]
-    filled = [*_cut_out(body)]
+    body = [*_inline_exec(_parse(text))]
+    filled = [*_remove_filled(body)]
     code = PythonCode(path, name, body, hashlib.sha256(_shape(body).encode()).hexdigest()[:20], filled)
     for node in (node for statement in body for node in ast.walk(statement)):
-        for bound, meaning in _bound(code, node):
+        for bound, meaning in _node_bindings(code, node):
             code.bindings[bound].append(meaning)
-    if wrong := next(filter(_OF_PYTHON.fullmatch, code.bindings), None):
+    if wrong := next(filter(_RESERVED.fullmatch, code.bindings), None):
         raise ValueError(f"it binds {wrong}")
     return code
 
@@ -130,23 +130,23 @@ def namespace_package(line: str) -> str | None:
 
 def _parse(text: str) -> list[ast.stmt]:
     cookie = next(filter(None, map(_COOKIE.match, text.splitlines()[:2])), None)
-    if cookie and cookie[1].lower() not in _PLAIN:
+    if cookie and cookie[1].lower() not in _SAFE_ENCODINGS:
         raise ValueError(f"its encoding is {cookie[1]}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text).body
 
 
-def _inlined(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _inline_exec(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for statement in body:
         match statement:
             case ast.Expr(ast.Call(ast.Name("exec"), [ast.Constant(str(text))], [])):
-                yield from _inlined(_parse(text))
+                yield from _inline_exec(_parse(text))
             case _:
                 yield statement
 
 
-def _bound(code: PythonCode, node: ast.AST) -> Iterator[tuple[str, str]]:
+def _node_bindings(code: PythonCode, node: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield (name, meaning) for each name that a node binds (Python reference, 4.2.1 Binding of names)."""
     match node:
         case ast.Import(aliases):
@@ -175,7 +175,7 @@ def source_of(code: PythonCode, node: ast.ImportFrom) -> str:
     return f"{above}.{node.module}" if node.module else above
 
 
-def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
+def _remove_filled(body: list[ast.stmt]) -> Iterator[object]:
     """Remove what a build backend filled in, and yield it."""
     for statement in body:
         with suppress(ValueError, TypeError, SyntaxError):  # not a literal
@@ -183,7 +183,7 @@ def _cut_out(body: list[ast.stmt]) -> Iterator[object]:
                 case ast.Assign([ast.Name("PATH_PLACEHOLDER")], ast.BinOp() as joined):  # `'…' + ".__path_hook__"`
                     joined.left = ast.Constant(None)
                 case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value) if (
-                    name in _CUT
+                    name in _FILLED_NAMES
                 ):
                     yield ast.literal_eval(value)
                     statement.value = ast.Constant(None)
@@ -201,7 +201,7 @@ def _shape(node: object) -> str:
     fields = [
         f"{name}={_shape(value)}"
         for name, value in ast.iter_fields(node)
-        if name not in _NO_MEANING and value not in (None, [])
+        if name not in _IGNORED_FIELDS and value not in (None, [])
     ]
     return f"{type(node).__name__}({','.join(fields)})"
 
@@ -228,10 +228,10 @@ class Modules:
 
     def __init__(self, find: Callable[[str], ModuleSpec | None], read: Callable[[str], str | None]) -> None:
         self._find, self._read = find, read
-        self._known: dict[str, PythonCode | None] = dict.fromkeys(_LOADED)
+        self._known: dict[str, PythonCode | None] = dict.fromkeys(_PRELOADED)
         """Code by module name; None for a module of the standard library, or one that is not found."""
         self._unfound: set[str] = set()
-        self._text_left = _MOST_TEXT
+        self._text_left = _MAX_TEXT
         self.has_other_path = False
         """Whether sys.path has changed since the current piece of code began."""
         self.has_later_imports = False
@@ -267,7 +267,7 @@ class Modules:
     def _load(self, code: PythonCode, node: ast.AST, name: str) -> PythonCode | None:
         if name in self._known:
             return None
-        if len(self._known) >= _MOST_MODULES:
+        if len(self._known) >= _MAX_MODULES:
             raise NotFollowedError("imports too many modules", code, node)
         self._known[name] = None
         spec, top = self._find(name), name.partition(".")[0]
@@ -320,16 +320,16 @@ class Modules:
         """Return the module objects that an expression may be; empty for a value that the code itself created."""
         match node:
             case ast.Name(name):
-                if len(names := code.names(name)) > _MOST_MEANINGS:
+                if len(names := code.names(name)) > _MAX_MEANINGS:
                     raise NotFollowedError(f"gives {name} too many meanings", code, node)
-                return {each for one in names for each in self._named(one)}
+                return {each for one in names for each in self._resolve(one)}
             case ast.Attribute(base, name):
-                return {each for one in self.meanings(code, base) for each in self._named(f"{one}.{name}")}
+                return {each for one in self.meanings(code, base) for each in self._resolve(f"{one}.{name}")}
             case ast.Call() if imported := self.imported_by(code, node):
-                return self._named(imported) | self._named(imported.partition(".")[0])
+                return self._resolve(imported) | self._resolve(imported.partition(".")[0])
         return set()
 
-    def _named(self, dotted: str) -> set[str]:
+    def _resolve(self, dotted: str) -> set[str]:
         """Return the meaning of a dotted name: empty if its module is not found; known code is named by its file."""
         for prefix in reversed(_with_parents(dotted)):
             if prefix in self._unfound and prefix.partition(".")[0] not in sys.stdlib_module_names:

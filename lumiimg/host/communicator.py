@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from lumiimg.elf import LoadedObject, Process
     from lumiimg.image import RootFileSystem
 
-INIT = "ncclCommInitRank"
-_FUNCTIONS = "nccl"
+INIT_CALL = "ncclCommInitRank"
+_PREFIX = "nccl"
 """Prefix of RCCL's function names."""
-_OF_TORCH = ("libtorch_hip.so", "libtorch_cuda.so")
+_TORCH_LIBRARIES = ("libtorch_hip.so", "libtorch_cuda.so")
 
 
-def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | None, LoadedObject | None]:
+def rccl_by_linking(process: Process, opened: LoadedObject) -> tuple[LoadedObject | None, LoadedObject | None]:
     """Return (the object that answers the call, its caller); the caller is `opened` or a library that it needs.
 
     If no caller is found, or symbols cannot be read, these are the RCCL known by its name and None; (None, None) for a
@@ -35,9 +35,9 @@ def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | 
     below = [*process.scopes.list_of(opened)]
     by_name = rccl_in(process)
     try:
-        found = {each: reference for each in below if (reference := reference_of(process, each, INIT)) is not None}
+        found = {each: reference for each in below if (reference := reference_of(process, each, INIT_CALL)) is not None}
         # an RCCL may be linked into torch
-        torch = next((each for each in below if each.path.rpartition("/")[2] in _OF_TORCH), None)
+        torch = next((each for each in below if each.path.rpartition("/")[2] in _TORCH_LIBRARIES), None)
         caller = next((each for each, reference in found.items() if not reference.is_defined), torch)
         if caller is None or caller.is_recorded:
             return by_name, None
@@ -51,26 +51,26 @@ def linked_with(process: Process, opened: LoadedObject) -> tuple[LoadedObject | 
     return (caller, caller) if is_inside else (None, None)
 
 
-def asked_of(process: Process, handle: LoadedObject) -> tuple[LoadedObject, None]:
+def rccl_by_dlsym(process: Process, handle: LoadedObject) -> tuple[LoadedObject, None]:
     """Return (the object that dlsym finds in an opened library, else that library; None: no caller is known)."""
     try:
-        return dlsym(process, handle, INIT) or handle, None
+        return dlsym(process, handle, INIT_CALL) or handle, None
     except (OSError, BadInputError):
         return handle, None
 
 
-def is_alone(process: Process, root: RootFileSystem, rccl: LoadedObject, caller: LoadedObject | None) -> bool:
+def is_only_rccl(process: Process, root: RootFileSystem, rccl: LoadedObject, caller: LoadedObject | None) -> bool:
     """Whether all RCCL calls, its own and its caller's, reach this RCCL although the process has another one."""
 
-    def offered(loaded: LoadedObject) -> frozenset[str]:
-        return exported_at(root, process.config.absolute(loaded.path), _FUNCTIONS)
+    def exported_names(loaded: LoadedObject) -> frozenset[str]:
+        return exported_at(root, process.config.absolute(loaded.path), _PREFIX)
 
     if caller is not None:
-        called = {name for name in wanted_at(root, process.config.absolute(caller.path)) if name.startswith(_FUNCTIONS)}
-        if called - offered(rccl):
+        called = {name for name in wanted_at(root, process.config.absolute(caller.path)) if name.startswith(_PREFIX)}
+        if called - exported_names(rccl):
             return False
     before = (takewhile(lambda each: each is not rccl, process.scopes.of(user)) for user in (caller or rccl, rccl))
-    return not any(map(offered, chain.from_iterable(before)))
+    return not any(map(exported_names, chain.from_iterable(before)))
 
 
 def rccl_in(process: Process) -> LoadedObject | None:

@@ -23,16 +23,14 @@ ENGINE_LIBRARIES = "/.singularity.d/libs"
 _ENGINE_FOLDER = "/.singularity.d"
 TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """Prefixes of variables that the engine sets in the container."""
-_OF_MEMORY = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
+_MEMORY_TUNABLES = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Prefixes of tunables that the loader itself does not read."""
-_OF_LUMI = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
+_LUMI_NODE = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """LUMI's EPYC 7A53 and 7763 are AMD Zen 3 processors."""
-_OF_START = (
-    "PATH GLIBC_TUNABLES PYTHONHOME PYTHONPATH PYTHONEXECUTABLE PYTHONPLATLIBDIR PYTHONUSERBASE PYTHONNOUSERSITE"
-)
-_OF_VENDORS = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
+_STARTUP = "PATH GLIBC_TUNABLES PYTHONHOME PYTHONPATH PYTHONEXECUTABLE PYTHONPLATLIBDIR PYTHONUSERBASE PYTHONNOUSERSITE"
+_RCCL_PATHS = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
 _FAMILIES = "LD NCCL RCCL FI OFI CXI HSA HIP ROC ROCR ROCM AMD GPU APPTAINER APPTAINERENV SINGULARITY SINGULARITYENV"
-READ_VARIABLES = (*(f"{name}=" for name in (*_OF_START.split(), *_OF_VENDORS)), *(f"{of}_" for of in _FAMILIES.split()))
+READ_VARIABLES = (*(f"{name}=" for name in (*_STARTUP.split(), *_RCCL_PATHS)), *(f"{of}_" for of in _FAMILIES.split()))
 """Prefixes of `NAME=` for variables that affect what a process loads, or what RCCL, its plugin, libfabric and ROCr
 do."""
 
@@ -69,7 +67,7 @@ def is_read(name: str) -> bool:
     return f"{name}=".startswith(READ_VARIABLES)
 
 
-def open_variables(image: Image) -> Iterator[str]:
+def undetermined_variables(image: Image) -> Iterator[str]:
     """Yield a sentence for each relevant variable whose value the image's scripts leave open, with the statement."""
     for name, statement in image.doubts.items():
         if is_read(name):
@@ -81,7 +79,7 @@ def as_engine_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {prefix + name: value for name, value in variables.items() for prefix in TO_ENGINE}
 
 
-def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str]:
+def engine_env(engine: str | None, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the part of a user's environment that an engine, given by name, reads; all of it for an unknown engine.
 
     Each engine has its own prefix. Apptainer also reads variables with the other's prefix unless its own of that name
@@ -103,12 +101,12 @@ def read_by(engine: str | None, environment: Mapping[str, str]) -> dict[str, str
 def loader_on(snapshot: Snapshot | None) -> LoaderConfig:
     """Return what decides where a node's loader searches and what it accepts; without a snapshot, for LUMI's nodes."""
     if snapshot is None:
-        return _OF_LUMI
+        return _LUMI_NODE
     return LoaderConfig(hwcaps=snapshot.hwcaps, intel=snapshot.intel)
 
 
 def view_of_container(
-    image: Image, environment: Mapping[str, str], loader: LoaderConfig = _OF_LUMI, root: RootFileSystem | None = None
+    image: Image, environment: Mapping[str, str], loader: LoaderConfig = _LUMI_NODE, root: RootFileSystem | None = None
 ) -> ContainerView:
     """Return an image as a process in its container sees it.
 
@@ -122,7 +120,7 @@ def view_of_container(
         preload=(preload,) if preload else (),
         bind_now=bool(variable_of("LD_BIND_NOW", image, environment)),
     )
-    return ContainerView(image, root or image.root, settings, tuple(_not_modelled(image, environment)))
+    return ContainerView(image, root or image.root, settings, tuple(_unmodelled_variables(image, environment)))
 
 
 def why_not_modelled(root: RootFileSystem) -> str | None:
@@ -132,10 +130,10 @@ def why_not_modelled(root: RootFileSystem) -> str | None:
     return None
 
 
-def _not_modelled(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
+def _unmodelled_variables(image: Image, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield variables of the loader whose effect is not modelled."""
     tunables = variable_of("GLIBC_TUNABLES", image, environment) or ""
-    if any(each and not each.startswith(_OF_MEMORY) for each in tunables.split(":")):
+    if any(each and not each.startswith(_MEMORY_TUNABLES) for each in tunables.split(":")):
         yield f"GLIBC_TUNABLES={tunables} changes the loader in ways that are not modelled"
     if audit := variable_of("LD_AUDIT", image, environment):
         yield f"LD_AUDIT={audit} lets a library change every search of the loader, in ways that are not modelled"
@@ -152,7 +150,7 @@ def _library_path(image: Image, environment: Mapping[str, str]) -> str | None:
     return f"{path}:{ENGINE_LIBRARIES}" if path else ENGINE_LIBRARIES
 
 
-def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
+def without_host_binds(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without a search path that an earlier manifest, perhaps of another image, has set in it."""
     return {
         name: value
@@ -163,9 +161,9 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 # -- the processors of the machine: whether they run an image, and which GPU there is --
 
-_OF_GO = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
+_UNAME_MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "386": "i686"}
 """Names of architectures in images, and those that `uname -m` prints."""
-_OF_ROCM = "x86_64"
+_ROCM_MACHINE = "x86_64"
 """Architecture of every machine with ROCm: AMD publishes it for no other. ROCm's system requirements, 2026."""
 
 
@@ -179,8 +177,8 @@ def wrong_processors(image: Image, files: Sequence[str], snapshot: Snapshot | No
     elif site is not None and site.processors is not None:
         wanted, whose = site.processors, site.name
     else:
-        wanted, whose = _OF_ROCM, "machines with ROCm"
-    image_machine = _OF_GO.get(image.description.architecture or "", image.description.architecture)
+        wanted, whose = _ROCM_MACHINE, "machines with ROCm"
+    image_machine = _UNAME_MACHINES.get(image.description.architecture or "", image.description.architecture)
     if image_machine not in {None, wanted}:
         return f"the image is marked as {image_machine}, but {whose} has {wanted}"
     root = image.root

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lumiimg.host.snapshot import Snapshot
     from lumiimg.image import Image, RootFileSystem
 
-_BY_SETTING = {
+_SETTING_FOLDERS = {
     "proc": ("/proc",),
     "sys": ("/sys",),
     "dev": ("/dev",),
@@ -47,7 +47,7 @@ _NO_MOUNT = ("APPTAINER_NO_MOUNT", "SINGULARITY_NO_MOUNT")
 _NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
 
 
-def as_run(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
+def with_engine_mounts(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
     """Return an image as the host's engine presents it to a non-root user with this environment."""
     root, here = image.root, Path("/").stat()
     if root.stat("/").identity == (here.st_dev, here.st_ino):
@@ -91,7 +91,7 @@ def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = No
     """Yield what an engine mounts over an image, by the settings in a snapshot, else by the engine's defaults."""
     settings = snapshot.engine_settings if snapshot else {}
     left_out = {word.strip() for name in _NO_MOUNT for word in environment.get(name, "").split(",")}
-    for name, folders in _BY_SETTING.items():
+    for name, folders in _SETTING_FOLDERS.items():
         if settings.get(f"mount {name}", "yes") != "no" and name not in left_out:
             yield from (
                 Mount(path, by=f"the engine mounts another {path} over it (`mount {name}` in its configuration)")
@@ -103,7 +103,7 @@ def engine_mounts(environment: Mapping[str, str], snapshot: Snapshot | None = No
     if settings.get("mount home", "yes") != "no" and "home" not in left_out and not any(map(environment.get, _NO_HOME)):
         yield from _homes(environment, settings, snapshot)
     if "bind-paths" not in left_out:
-        yield from _bound(settings.get("bind path", ""))
+        yield from _configured_mounts(settings.get("bind path", ""))
     here = environment.get("PWD", "")
     if "cwd" not in left_out and here.startswith("/") and here not in _NEVER_FROM_CWD:
         yield Mount(here, by="a job started in this folder of the host sees the host's folder instead", is_sure=False)
@@ -123,7 +123,7 @@ def _homes(environment: Mapping[str, str], settings: Mapping[str, str], snapshot
         )
 
 
-def _bound(paths: str) -> Iterator[Mount]:
+def _configured_mounts(paths: str) -> Iterator[Mount]:
     """Yield the mounts of `bind path` in the configuration; none of them is certain."""
     for text in filter(None, map(str.strip, paths.split(","))):
         try:

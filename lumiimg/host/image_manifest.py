@@ -19,7 +19,7 @@ from lumiimg.fabric.process import PROVIDER_PATH
 from lumiimg.host.bind import solve
 from lumiimg.host.bind_trial import ProcessDemand, attempt
 from lumiimg.host.container_view import loader_on, view_of_container, why_not_modelled
-from lumiimg.host.engine_rules import as_run
+from lumiimg.host.engine_rules import with_engine_mounts
 from lumiimg.host.manifest import BindManifest
 from lumiimg.host.rccl_process import demands_of
 from lumiimg.host.snapshot import snapshot_text
@@ -46,7 +46,7 @@ _VARIABLES = ("LD_LIBRARY_PATH", PROVIDER_PATH)
 def make_manifest(image: Image, snapshot: Snapshot) -> BindManifest:
     """Return what `bind` answers for a finished image on a node."""
     try:
-        image = as_run(image, {}, snapshot)
+        image = with_engine_mounts(image, {}, snapshot)
         settings = view_of_container(image, {}, loader_on(snapshot)).settings
         demands = [] if why_not_modelled(image.root) else [*demands_of(image, settings)]
         found = [solve(image.root, settings, demand, snapshot).without_process() for demand in demands]

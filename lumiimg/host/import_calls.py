@@ -37,7 +37,7 @@ _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
 """An octal byte, or a quote or backslash; letters for control characters stay letters."""
 _MOUNT = re.compile(r"^(?:\S+ ){4}(\S+) .* - (\S+) ", re.MULTILINE)
 """Mount point and type of a file system, in a line of /proc/self/mountinfo (proc(5))."""
-_OF_THE_NODE = """squashfs overlay fuse.squashfuse fuse.fuse-overlayfs rootfs proc sysfs tmpfs devtmpfs devpts cgroup
+_NODE_FS_TYPES = """squashfs overlay fuse.squashfuse fuse.fuse-overlayfs rootfs proc sysfs tmpfs devtmpfs devpts cgroup
 mqueue hugetlbfs"""
 """File system types, or their prefixes, that the image, its engine or the kernel serves."""
 _BEGAN, _ANSWER, _WAITS = "@lumiimg-began", "@lumiimg-answer ", "@lumiimg-waits "
@@ -159,7 +159,7 @@ class _Bench:
         """Run a program in `/`."""
         return run(words, env=self.environment, cwd=Path("/"), timeout_s=_TIMEOUT_S, on_line=on_line)
 
-    def traced(self, words: Sequence[str | Path]) -> tuple[Completed, list[Call]]:
+    def trace(self, words: Sequence[str | Path]) -> tuple[Completed, list[Call]]:
         """Run strace with more options and a program, and return its calls."""
         with scratch_folder(temporary_folder(), "lumiimg-bench-") as folder:
             completed = self.run([self.strace, *_STRACE, "-o", folder / "trace", *words])
@@ -203,7 +203,7 @@ def _kind_of(path: Path) -> ImportSource:
 
 def _from_venv(bench: _Bench) -> tuple[_Answer, list[Call], list[Call]]:
     """Return (Python's answer, all calls of the program, those that reach the environment)."""
-    answer, calls = _imported(bench, [bench.path / "bin" / "python"])
+    answer, calls = _trace_import(bench, [bench.path / "bin" / "python"])
     below = f"{bench.path}/"
     if not answer.module_file.startswith(below):
         what = f"{bench.module} is imported from elsewhere: {one_line(answer.module_file)}"
@@ -214,20 +214,20 @@ def _from_venv(bench: _Bench) -> tuple[_Answer, list[Call], list[Call]]:
 def _from_image(bench: _Bench, engine: Engine) -> tuple[_Answer, list[Call], list[Call] | None, str | None]:
     """Return the same for an image, and why the calls that reach it are not known."""
     start: list[str | Path] = [*engine.words, "exec", "--pwd", "/", bench.path]
-    answer, calls = _imported(bench, [*start, "python3"], engine)
+    answer, calls = _trace_import(bench, [*start, "python3"], engine)
     # no program is run in this container: see docs/explanation/startup.md
-    completed, opening = bench.traced(["--seccomp-bpf", *start, _NO_PROGRAM])
+    completed, opening = bench.trace(["--seccomp-bpf", *start, _NO_PROGRAM])
     if not _ENDED.search(completed.output):
         why_not = "the engine cannot be traced, perhaps because it is set-user-id (APPTAINER_USERNS=1 helps)"
         return answer, calls, None, f"{why_not}: {one_line(completed.last_line)}"
     near = {str(bench.path), *map(str, bench.path.parents)} - {"/"}
     home = bench.environment.get("HOME", "/nowhere").rstrip("/") + "/"
     reaches = [call for call in opening if call.path in near or f"{call.path}/".startswith(home)]
-    is_bound = _bound(answer.mounts)
+    is_bound = _bound_path_test(answer.mounts)
     return answer, calls, reaches + [call for call in calls if is_bound(call.path)], None
 
 
-def _imported(bench: _Bench, python: list[str | Path], engine: Engine | None = None) -> tuple[_Answer, list[Call]]:
+def _trace_import(bench: _Bench, python: list[str | Path], engine: Engine | None = None) -> tuple[_Answer, list[Call]]:
     """Return Python's answer about the module, and all calls of a program that imports it; `engine` may start it."""
     traces: list[Future[tuple[Completed, list[Call]]]] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -235,7 +235,7 @@ def _imported(bench: _Bench, python: list[str | Path], engine: Engine | None = N
         def on_line(line: str) -> None:
             pid = line.removeprefix(_WAITS)
             if line.startswith(_WAITS) and re.fullmatch(r"[1-9]\d{0,9}", pid) and not traces:
-                traces.append(pool.submit(bench.traced, ["-p", pid]))
+                traces.append(pool.submit(bench.trace, ["-p", pid]))
 
         completed = bench.run([*python, "-c", _SCRIPT, bench.module], on_line)
     answer = _answer(completed, bench, engine)
@@ -268,7 +268,7 @@ def _answer(completed: Completed, bench: _Bench, engine: Engine | None = None) -
         raise BadInputError("Python's answer there is not valid", where=path) from error
 
 
-def _bound(mounts: str) -> Callable[[str], bool]:
+def _bound_path_test(mounts: str) -> Callable[[str], bool]:
     """Return a test for paths in the container that are on a file system of the machine, by its mounts."""
     types = {_unescaped(point).rstrip("/"): kind for point, kind in _MOUNT.findall(mounts)}
 
@@ -276,7 +276,7 @@ def _bound(mounts: str) -> Callable[[str], bool]:
         point = path.rstrip("/")
         while point and point not in types:
             point = point.rpartition("/")[0]
-        return bool(point) and not types[point].startswith(tuple(_OF_THE_NODE.split()))
+        return bool(point) and not types[point].startswith(tuple(_NODE_FS_TYPES.split()))
 
     return is_bound
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.host.python_process import PythonProcess
 
-_MOST_MODULES = 100
+_MAX_MODULES = 100
 _FROZEN = re.compile(
     r"abc|codecs|genericpath|importlib\.(?:machinery|util)|io|ntpath|os|os\.path|posixpath|runpy|site|stat|sys"
     r"|_collections_abc|_sitebuiltins"
@@ -55,14 +55,14 @@ def imported_files(python: PythonProcess, *names: str) -> ImportedFiles:
         if spec is not None and (file := python.finder.code_file(spec)) is not None:
             files[file] = None
             new = [each for each in _imports_of(python, spec, packages) if each not in todo]
-            todo += list(dict.fromkeys(new))[: _MOST_MODULES - len(todo)]
+            todo += list(dict.fromkeys(new))[: _MAX_MODULES - len(todo)]
             missing = missing or next((each for each in new if _is_missing(python, spec, each)), None)
-        elif (denied := _denied(python, module)) is not None:
+        elif (denied := _denied_path(python, module)) is not None:
             return ImportedFiles(tuple(files), denied)
     return ImportedFiles(tuple(files), missing=missing)
 
 
-def _denied(python: PythonProcess, module: str) -> str | None:
+def _denied_path(python: PythonProcess, module: str) -> str | None:
     """Return the unreadable file of a module, or its folder that cannot be listed; None without either."""
     root = python.root.for_root()
     full = ModuleFinder(root, python.finder.suffixes, python.finder.version)
@@ -99,12 +99,12 @@ def _modules_in(
     if spec is None or spec.kind is not SpecKind.SOURCE or not spec.locations:
         return
     if package not in packages:
-        packages[package] = _bound_in(python.read(spec) or "", package)
+        packages[package] = _bound_names(python.read(spec) or "", package)
     there = {name.partition(".")[0] for folder in spec.locations for name in names_in(python.root.for_root(), folder)}
     yield from (f"{package}.{name}" for name in names if name in there and name not in packages[package])
 
 
-def _bound_in(source: str, package: str) -> frozenset[str]:
+def _bound_names(source: str, package: str) -> frozenset[str]:
     """Return the names that a package's code may bind, except for submodules that it imports from itself."""
     found = set[str]()
     try:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumiimg.elf import Process
-from lumiimg.host.communicator import asked_of, linked_with
+from lumiimg.host.communicator import rccl_by_dlsym, rccl_by_linking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Star
     process = Process(root, settings)
     outcome = begun = process.start(job.program, exec_start=job.is_program)
     if not job.is_program and not job.framework:
-        return _begun(process, outcome, asked_of)
+        return _after_load(process, outcome, rccl_by_dlsym)
     for path in job.opens:
         if outcome.errors:
             return StartedProcess(process, outcome, None)
@@ -136,22 +136,22 @@ def begin(root: RootFileSystem, settings: LoaderConfig, job: JobProcess) -> Star
     if job.failure is not None or outcome.errors:
         return StartedProcess(process, outcome, None)
     started = outcome if job.framework else begun  # the first library that a script opens does not call RCCL
-    linked = _begun(process, started, linked_with)
+    linked = _after_load(process, started, rccl_by_linking)
     if not job.asks or (not job.framework and linked.caller is not None):
         return linked
     for name in job.asks:
         outcome = process.dlopen(name)
         if not outcome.finds_nothing(name):
-            return _begun(process, outcome, asked_of)
+            return _after_load(process, outcome, rccl_by_dlsym)
     return StartedProcess(process, started, None)
 
 
-def _begun(
+def _after_load(
     process: Process,
     outcome: LoadResult,
-    answering: Callable[[Process, LoadedObject], tuple[LoadedObject | None, LoadedObject | None]],
+    find_rccl: Callable[[Process, LoadedObject], tuple[LoadedObject | None, LoadedObject | None]],
 ) -> StartedProcess:
-    """Return the process after a load; `answering` finds the library that answers the RCCL call, and its caller."""
+    """Return the process after a load; `find_rccl` finds the library that answers the RCCL call, and its caller."""
     if outcome.errors or outcome.root is None:
         return StartedProcess(process, outcome, None)
-    return StartedProcess(process, outcome, *answering(process, outcome.root))
+    return StartedProcess(process, outcome, *find_rccl(process, outcome.root))

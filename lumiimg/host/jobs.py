@@ -13,7 +13,7 @@ from lumiimg.elf import facts_at
 from lumiimg.fabric.path import LIBRCCL
 from lumiimg.host.container_view import TO_ENGINE, variable_of, view_of_container
 from lumiimg.host.engine_rules import hidden_files
-from lumiimg.host.frameworks import OF_GPUS, OF_JAX, frameworks_of, opened_by_name
+from lumiimg.host.frameworks import JAX_PLUGIN, TORCH_LIBRARIES, ctypes_process, framework_processes
 from lumiimg.host.job_process import JobProcess, OpenQuestion, begin
 from lumiimg.host.python_build import NoPythonError
 from lumiimg.host.python_process import STARTING, start_process
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PYTHONS = ("python", "python3")
 """Names by which jobs start Python."""
 _ENVIRONMENT = re.compile(r"(.*)/lib(?:64)?/python3[^/]*/")
-_MOST_TORCHES = 8
+_MAX_TORCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ def jobs_of(image: Image, environment: Mapping[str, str], program: str | None = 
     if python.failure is not None:
         cause = next((name for name in STARTING if name in variables and _starts(root, path, variables, name)), None)
         return JobProcesses((replace(python.plain, failure=replace(python.failure, variable=cause)),))
-    plain = opened_by_name(python)
-    found = tuple(frameworks_of(python))
+    plain = ctypes_process(python)
+    found = tuple(framework_processes(python))
     if found or program or python.questions:
         return JobProcesses(found or (plain,))
     why = f"{path} has no torch and no jax"
     if processes := _other_torch(root, variables, why):
         return processes
-    hidden = next((library for _, library in hidden_files(image, (*OF_GPUS, OF_JAX))), None)
+    hidden = next((library for _, library in hidden_files(image, (*TORCH_LIBRARIES, JAX_PLUGIN))), None)
     note = f"{why}; {hidden} is in the image, but not in the container" if hidden else None
     return JobProcesses((plain,), note, is_open=hidden is not None)
 
@@ -150,8 +150,8 @@ def _no_python(root: RootFileSystem, folders: Sequence[str]) -> str:
 
 def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -> JobProcesses | None:
     """Return the process of a torch that the Python on PATH does not import: its environment may not be activated."""
-    found = list(islice(root.for_root().find((*OF_GPUS, OF_JAX)), _MOST_TORCHES))
-    libraries = [library for library in found if not library.endswith(f"/{OF_JAX}")]
+    found = list(islice(root.for_root().find((*TORCH_LIBRARIES, JAX_PLUGIN)), _MAX_TORCHES))
+    libraries = [library for library in found if not library.endswith(f"/{JAX_PLUGIN}")]
     pythons: list[str] = []
     for library in libraries:
         prefix = _ENVIRONMENT.match(library)
@@ -161,7 +161,7 @@ def _other_torch(root: RootFileSystem, variables: Mapping[str, str], why: str) -
         pythons.append(path)
         with contextlib.suppress(NoPythonError):
             python = start_process(root, path, variables)
-            if python.failure is None and (processes := tuple(frameworks_of(python))):
+            if python.failure is None and (processes := tuple(framework_processes(python))):
                 return JobProcesses(
                     processes, f"{why}; this is about {path}, which jobs must name or put first on PATH"
                 )

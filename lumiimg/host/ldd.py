@@ -21,7 +21,7 @@ from lumiimg.host.container_view import (
     view_of_container,
     why_not_modelled,
 )
-from lumiimg.host.engine_rules import as_run, hidden_files, may_be_hidden
+from lumiimg.host.engine_rules import hidden_files, may_be_hidden, with_engine_mounts
 from lumiimg.host.node_facts import cpu
 from lumiimg.host.root_queries import denied_files
 from lumiimg.host.snapshot import HostFiles
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _CODE = (".c", ".cpp", ".cu", ".h", ".hip", ".hpp", ".js", ".py", ".pyc", ".pyi")
 _TEXTS = (".css", ".csv", ".gz", ".html", ".json", ".md", ".png", ".rst", ".svg", ".toml", ".txt", ".xml", ".yaml")
-_MOST_HIDDEN = 8
+_MAX_HIDDEN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Libraries:
         if not self.outcomes:
             return "no program or library in this image"
         if len(self.outcomes) > 1:
-            return self._of_many
+            return self._summary
         [(path, outcome)] = self.files.items()
         if not outcome.ok:
             return f"{path} would not load"
@@ -84,7 +84,7 @@ class Libraries:
         return f"{path} loads with all that it needs: {count(len(outcome.objects) - 1, 'library')}"
 
     @property
-    def _of_many(self) -> str:
+    def _summary(self) -> str:
         loaded, number = sum(outcome.ok for outcome in self.files.values()), len(self.files)
         if loaded < number:
             return f"{count(number, 'file')}: {loaded} would load, {number - loaded} would not"
@@ -123,7 +123,7 @@ def libraries_of(
         _, intel, levels = cpu(host)
         loader = LoaderConfig(hwcaps=levels, intel=intel)
     with open_image(path, user_cache) as opened:
-        image = as_run(opened, environment, snapshot)
+        image = with_engine_mounts(opened, environment, snapshot)
         bound = [bind for text in binds for bind in parse_binds(text)]
         mounted = _with_binds(image.root, bound, host)
         listing = _Listing(view_of_container(image, given, replace(loader, cwd=cwd), mounted))
@@ -141,7 +141,7 @@ def libraries_of(
         if others:
             listing.doubts.append(f"not checked: {count(others, 'file')} for 32 bits or another byte order")
         # only for named files: an image may contain files for one user only, which is not a fault
-        return listing.found(is_for_all=bool(files))
+        return listing.result(is_for_all=bool(files))
 
 
 def _with_binds(root: RootFileSystem, binds: Iterable[BindSpec], host: RootFileSystem) -> RootFileSystem:
@@ -207,7 +207,7 @@ class _Listing:
             hint = "give a path in the container; `--all` checks every ELF file"
             raise BadInputError(what, where=path, hint=hint) from error
 
-    def found(self, *, is_for_all: bool) -> Libraries:
+    def result(self, *, is_for_all: bool) -> Libraries:
         """Return the results; `is_for_all`: including what some users cannot load."""
         inside, outcomes = self._inside, self._outcomes.values()
         loaded = dict.fromkeys(inside.settings.absolute(file.path) for outcome in outcomes for file in outcome.objects)
@@ -216,10 +216,10 @@ class _Listing:
         for mount, below in may_be_hidden(inside.image, loaded):
             notes[f"{below[0]} may be missing in the container: {mount.by}"] = None
         missing = {lost.name.rpartition("/")[2] for outcome in outcomes for lost in outcome.missing}
-        for mount, path in islice(hidden_files(inside.image, missing), _MOST_HIDDEN) if missing else ():
+        for mount, path in islice(hidden_files(inside.image, missing), _MAX_HIDDEN) if missing else ():
             notes[f"{path} of the image is not in the container: {mount.by}"] = None
         denied = denied_files(inside.root, self._cache.denied, missing)
-        for path, by in islice(denied.items(), _MOST_HIDDEN):
+        for path, by in islice(denied.items(), _MAX_HIDDEN):
             notes[f"{path} exists, but only root may read it: {by.path} has mode {by.permissions:04o}"] = None
         obstacles = map(inside.root.obstacle, loaded if is_for_all else ())
         closed = dict.fromkeys(each.path for each in obstacles if each is not None)

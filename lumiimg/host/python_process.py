@@ -37,7 +37,7 @@ _SITE_MODULES = ("codecs", "io", "abc", "site", "os", "stat", "posixpath", "gene
 _FROZEN_SINCE = (3, 11)
 _GIL_SINCE = (3, 13)
 """First version that can be built without a GIL, and that reads `PYTHON_…` variables."""
-_OF_CHILDREN = ("LD_", "PYTHONPATH", "PYTHONHOME")
+_CHILD_VARIABLES = ("LD_", "PYTHONPATH", "PYTHONHOME")
 """Prefixes of variables that count when a program starts: for the children of torchrun or of a worker pool."""
 _DECIMAL = re.compile(r"[ \t]*[+-]?[0-9]{1,20}")
 _VALUES: Mapping[str, tuple[range, str]] = {
@@ -130,7 +130,7 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
     for code, effects in site.effects.items():
         modules = {**effects.modules, **modules}
         sets += (Setting(name, value, code.path) for name, value in effects.variables)
-    questions += (OpenQuestion(QuestionKind.CODE, *each) for each in _left_open(site, environment))
+    questions += (OpenQuestion(QuestionKind.CODE, *each) for each in _open_questions(site, environment))
     return replace(
         python,
         path=tuple(folder for folder in site.path if folder.startswith("/")),
@@ -187,13 +187,13 @@ def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environ
     return None
 
 
-def _left_open(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _open_questions(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (file, what is not known about the effects of its code)."""
     for code, effects in site.effects.items():
         if effects.question is not None:
             yield code.path, effects.question
         for name, value in effects.variables:
-            if name.startswith(_OF_CHILDREN) and value != environment.get(name):
+            if name.startswith(_CHILD_VARIABLES) and value != environment.get(name):
                 yield code.path, f"sets {name} for the processes that Python then starts"
     for path in site.cut_short:
         yield path, "may end with an exception and not add its other folders"

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 FAMILY = "ROCM_SDK_TARGET_FAMILY"
 """Names the GPUs whose libraries are used; if it is not set, the GPU of the node decides (offload-arch)."""
-_MORE = "ROCM_SDK_PRELOAD_LIBRARIES"
+_EXTRA_VARIABLE = "ROCM_SDK_PRELOAD_LIBRARIES"
 _PRELOADED = re.compile(r"preload_shortnames\s*=\s*\[([^\]]*)\]")
 _SHORT_NAME = re.compile(r"[\"']([A-Za-z0-9_-]+)[\"']")
-_OF_FAMILY = "{target_family}"
-_MOST_LIBRARIES = 200
+_FAMILY_FIELD = "{target_family}"
+_MAX_LIBRARIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Distribution:
 
     def package(self, of: str, family: str | None) -> str:
         """Return the name of a package as Python imports it."""
-        name = self.templates.get(of, of).replace(_OF_FAMILY, family or "")
+        name = self.templates.get(of, of).replace(_FAMILY_FIELD, family or "")
         return f"_{name.replace('-', '_')}{self.values.get('PY_PACKAGE_SUFFIX_NONCE', '')}"
 
     def ordered(self, names: list[str]) -> list[str]:
@@ -76,11 +76,11 @@ class _Distribution:
         return found
 
 
-def preloaded(python: PythonProcess, init: ModuleSpec) -> Preloads:
+def read_preloads(python: PythonProcess, init: ModuleSpec) -> Preloads:
     """Return the libraries that torch's `_rocm_init` opens."""
     named = _PRELOADED.search(python.read(init) or "")
     names = _SHORT_NAME.findall(named[1]) if named else []
-    names += filter(None, map(str.strip, re.split("[,;]", python.variable(_MORE) or "")))
+    names += filter(None, map(str.strip, re.split("[,;]", python.variable(_EXTRA_VARIABLE) or "")))
     sdk = python.find_spec("rocm_sdk")
     if sdk is None:
         return Preloads(failure=Failure("it imports rocm_sdk, which is not in any of its module folders", init.origin))
@@ -114,7 +114,7 @@ def _family_by_default(python: PythonProcess, dist: _Distribution) -> tuple[str 
     installed = [family for family in dist.families if python.find_spec(dist.package("libraries", family))]
     default = dist.values.get("DEFAULT_TARGET_FAMILY")
     family = default if default in installed or not installed else installed[-1]
-    if len(installed) < 2 or _OF_FAMILY not in dist.templates.get("libraries", ""):
+    if len(installed) < 2 or _FAMILY_FIELD not in dist.templates.get("libraries", ""):
         return family, ()
     what = f"chooses the libraries for one of {', '.join(installed)}, by the GPU of the node: {FAMILY} is not set"
     return family, (OpenQuestion(QuestionKind.CODE, dist.file, what),)
@@ -135,7 +135,7 @@ def _read_distribution(python: PythonProcess) -> _Distribution | None:
             case ast.Expr(ast.Call(ast.Name("LibraryEntry"), args, keywords)):
                 texts = [*map(_constant, args)]
                 more = {each.arg: _constant(each.value) for each in keywords}
-                if len(texts) >= 3 and len(dist_info.libraries) < _MOST_LIBRARIES:
+                if len(texts) >= 3 and len(dist_info.libraries) < _MAX_LIBRARIES:
                     folder, deps = more.get("posix_relpath") or "lib", more.get("deps")
                     own = tuple(map(str, deps)) if isinstance(deps, list) else ()
                     folder = texts[4] if len(texts) > 4 else folder

@@ -278,7 +278,7 @@ class LibrarySearch:
         asked: set[str] = set()
         for role in scan_facts().role:
             wanted_by = [candidate for candidate in found.values() if candidate.role == role.wanted_by]
-            for path, how in self._of_role(role, wanted_by):
+            for path, how in self._role_files(role, wanted_by):
                 key = self.root.resolve(path), path.rpartition("/")[2]
                 candidate = found.setdefault(key, Candidate(role.name, path))
                 if how not in candidate.ways:
@@ -293,13 +293,13 @@ class LibrarySearch:
                 raise BadInputError(what, where=path, hint="name the library itself, or a folder with lib or lib64")
         return [*found.values(), *(Candidate(OTHER_ROLE, path, [ASKED]) for path in others)]
 
-    def _of_role(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
+    def _role_files(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str]]:
         """Yield (path, how it was found) for every file of a role."""
         for path in self.include:
             name = path.rpartition("/")[2]
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in role.files) and self._is_library(path):
                 yield path, ASKED
-        for how, folder, files in self._ways(role, wanted_by):
+        for how, folder, files in self._folders(role, wanted_by):
             if how == ASKED or not (self.is_private(folder) or (role.wanted_by and not wanted_by)):
                 yield from ((path, how) for path in self._in_folder(folder, files))
 
@@ -316,7 +316,7 @@ class LibrarySearch:
         abi = abi_at(self.root, path)
         return abi is not None and abi.is_modelled and abi.machine == self.process.machine
 
-    def _ways(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    def _folders(self, role: Role, wanted_by: Sequence[Candidate]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """Yield (how a folder was found, the folder, the file names to search for in it)."""
         for asked in self.include:
             for below in _BELOW_ASKED:

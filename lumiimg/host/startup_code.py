@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from lumiimg.host.module_finder import ModuleSpec
     from lumiimg.image import RootFileSystem
 
-_MOST_BYTES = 256 << 10
+_MAX_BYTES = 256 << 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TO_NAMES = re.compile(
+_NAMESPACE_ATTRIBUTES = re.compile(
     r"(?:f|gi|cr|ag|tb|func|im)_\w+|mro|obj"
     r"|__(?!(?:init|name|doc|version|file|enter|exit|qualname|module)__)\w+__"
 )
 """Attributes that lead from a value to a module or its names (Python reference, 3.2; `obj` of an AttributeError)."""
-_ODD = frozenset(
+_UNSUPPORTED_SYNTAX = frozenset(
     ("ClassDef", "AsyncFunctionDef", "Lambda", "While", "Match", "TypeVar", "ParamSpec", "TypeVarTuple", "TypeAlias")
 )
 """Syntax that start-up code does not need: it may not terminate, or binds names in its own way."""
 _OWN_SCOPE = (ast.FunctionDef, ast.comprehension, ast.Global)
 """Syntax that, in a line of a `.pth` file, sees the names of site.py but not those of the line (Lib/site.py)."""
 _KEEPS_WARNINGS = frozenset(("default", "always", "ignore", "module", "once"))
-_OF_FRAMEWORKS = re.compile(r"PYTHON\w*|(?:VLLM|SGLANG|JAX|XLA|TF|CUPY|MSCCLPP)_\w*")
+_FRAMEWORK_VARIABLES = re.compile(r"PYTHON\w*|(?:VLLM|SGLANG|JAX|XLA|TF|CUPY|MSCCLPP)_\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CodeEffects:
 def read_source(root: RootFileSystem, path: str) -> str | None:
     """Return the source of a module; None where it cannot be read whole."""
     try:
-        return root.read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
+        return root.read_bytes(path, _MAX_BYTES).decode("utf-8-sig")
     except (OSError, ImageError, ValueError):
         return None
 
@@ -266,7 +266,7 @@ class _Rules(ast.NodeVisitor):
 
     def visit(self, node: ast.AST) -> None:
         """Visit any syntax."""
-        if type(node).__name__ in _ODD or (not self._code.name and isinstance(node, _OWN_SCOPE)):
+        if type(node).__name__ in _UNSUPPORTED_SYNTAX or (not self._code.name and isinstance(node, _OWN_SCOPE)):
             raise NotFollowedError(f"has a {type(node).__name__}", self._code, node)
         super().visit(node)
 
@@ -293,7 +293,7 @@ class _Rules(ast.NodeVisitor):
         """Judge the object that an attribute refers to; its base may be a module."""
         base: ast.expr = node
         while isinstance(base, ast.Attribute):
-            if _TO_NAMES.fullmatch(base.attr):
+            if _NAMESPACE_ATTRIBUTES.fullmatch(base.attr):
                 raise NotFollowedError(f"uses {base.attr}", self._code, node)
             base = base.value
         if not isinstance(base, ast.Name) and not self._is_import(base):
@@ -340,6 +340,6 @@ class _Rules(ast.NodeVisitor):
         """Judge a change to a variable."""
         if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
             raise NotFollowedError("sets a variable whose name is not constant", self._code, node)
-        if is_read(name.value) or _OF_FRAMEWORKS.fullmatch(name.value):
+        if is_read(name.value) or _FRAMEWORK_VARIABLES.fullmatch(name.value):
             raise NotFollowedError(f"sets {name.value} in a way that lumiimg does not follow", self._code, node)
         self._changed.add(name.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.engine.engine import Engine, EngineKind
-from lumiimg.host.engine_rules import as_run
+from lumiimg.host.engine_rules import with_engine_mounts
 from lumiimg.host.node_facts import engine_settings
 from lumiimg.host.snapshot import ContainerEngine, read_snapshot
 from lumiimg.image import open_image
@@ -56,7 +56,7 @@ def modelled(image: Path, tmp_path: Path, settings: dict[str, str], variables: d
     engine = ContainerEngine("Apptainer", "1.4.5", None, settings)
     node = read_snapshot(snapshot(host(tmp_path / "node"), host=os.uname().nodename.partition(".")[0], engine=engine))
     with open_image(image) as opened:
-        root = as_run(opened, {"HOME": str(HOME), "PWD": "/"} | variables, node).root
+        root = with_engine_mounts(opened, {"HOME": str(HOME), "PWD": "/"} | variables, node).root
         return {folder for folder in FOLDERS if root.is_file(f"/{folder}/{MARK}")}
 
 

@@ -20,7 +20,7 @@ from lumiimg.elf import ElfFacts, FoundBy, LoadedObject
 from lumiimg.elf.facts import VersionNeed
 from lumiimg.fabric.path import HOST_LIB_DIR, Fabric
 from lumiimg.host.bind import SolvedManifest
-from lumiimg.host.container_view import without_ours
+from lumiimg.host.container_view import without_host_binds
 from lumiimg.host.manifest import Loaded, Refusal, margins_of
 from lumiimg.host.scan import scan_host
 from lumiimg.host.snapshot import HostFiles, write_snapshot
@@ -419,8 +419,8 @@ def test_a_search_path_of_an_earlier_manifest_is_left_out() -> None:
         "PATH": HOST_LIB_DIR,
         "A_ENV_LD_LIBRARY_PATH": "",
     }
-    assert without_ours(ours | {"HOME": "/root"}) == {"HOME": "/root"}
-    assert without_ours(kept) == kept
+    assert without_host_binds(ours | {"HOME": "/root"}) == {"HOME": "/root"}
+    assert without_host_binds(kept) == kept
 
 
 def item(name: str, *needs: tuple[str, str], defines: tuple[str, ...] = (), host: str | None = None) -> Loaded:

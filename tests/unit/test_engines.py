@@ -13,7 +13,7 @@ import pytest
 from lumiimg.engine.binds import binds_of
 from lumiimg.engine.engine import EngineKind, build_words, find_engine
 from lumiimg.engine.failures import explain
-from lumiimg.host.container_view import TO_ENGINE, read_by
+from lumiimg.host.container_view import TO_ENGINE, engine_env
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,9 +103,9 @@ def test_what_each_says_when_it_cannot_is_known(name: str, refusal: str) -> None
 @pytest.mark.parametrize(("name", "engine"), [(APPTAINER, "Apptainer"), (SINGULARITYCE, "SingularityCE")])
 def test_of_the_variables_for_an_engine_those_count_that_it_was_seen_to_read(name: str, engine: str) -> None:
     variables = {"SINGULARITYENV_X": "s", "APPTAINERENV_Y": "a", "SINGULARITYENV_Z": "s", "APPTAINERENV_Z": "a"}
-    counts = read_by(engine, variables)
+    counts = engine_env(engine, variables)
     model = [next((counts[p + x] for p in TO_ENGINE if p + x in counts), "") for x in "XYZ"]
     assert " ".join(model) == recorded(name)["told"]["output"].splitlines()[-1]
-    binds = read_by(engine, {"APPTAINER_BIND": "/x/b1:/m1", "SINGULARITY_BIND": "/x/b1:/m2"})
+    binds = engine_env(engine, {"APPTAINER_BIND": "/x/b1:/m1", "SINGULARITY_BIND": "/x/b1:/m2"})
     targets = [bind.target for _, found in binds_of(binds) for bind in found]
     assert targets == recorded(name)["binds"]["output"].split()[-1:]

@@ -17,7 +17,7 @@ from lumiimg.host.import_calls import (
     ImportBench,
     ImportCost,
     ImportSource,
-    _bound,
+    _bound_path_test,
     count,
     parse,
     read_traces,
@@ -93,7 +93,7 @@ def test_paths_in_a_container_are_the_images_or_bound() -> None:
 609 605 0:80 / /scratch/image ro - fuse.squashfuse_ll squashfuse_ll ro
 a line that is none
 """
-    is_bound = _bound(mounts)
+    is_bound = _bound_path_test(mounts)
     bound = ["/scratch", "/scratch/x/y", "/home/a b/.local/lib"]
     assert [
         path for path in [*bound, "/usr/lib/x", "/proc/self", "/home/a", "/scratch/image/x", "/"] if is_bound(path)

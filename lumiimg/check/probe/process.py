@@ -22,7 +22,7 @@ from lumiimg.elf import FoundBy, c_library_of
 from lumiimg.fabric.path import Part, part_of
 from lumiimg.fabric.rccl import generation_of
 from lumiimg.host.container_view import READ_VARIABLES, is_read
-from lumiimg.host.frameworks import SERVING, built_for
+from lumiimg.host.frameworks import RCCL_PATH_VARIABLES, built_for
 from lumiimg.host.job_process import Setting
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def command_of(static: StaticResult) -> list[str] | None:
     if job.framework is None:  # none in the files, but code that runs at the start may load one
         steps.append("try=torch")
     if job.asks:
-        named = [f"${SERVING[job.framework]}"] if job.framework in SERVING else []
+        named = [f"${RCCL_PATH_VARIABLES[job.framework]}"] if job.framework in RCCL_PATH_VARIABLES else []
         steps.append(f"{'either' if job.framework else 'else'}={':'.join([*named, *job.asks])}")
     steps.append("ran=")
     generation = generation_of(path.rccl_version or "")
@@ -254,7 +254,7 @@ def _changed_variables(
 
 def _setting(job: JobProcess, by_code: tuple[Setting, ...]) -> JobProcess:
     """Return a process with the variables that code at its start was seen to set, and without open questions."""
-    variable = SERVING.get(job.framework or "")
+    variable = RCCL_PATH_VARIABLES.get(job.framework or "")
     asks = tuple(setting.value for setting in by_code if setting.name == variable and setting.value)
     return replace(job, sets=(*job.sets, *by_code), questions=(), asks=asks or job.asks)
 

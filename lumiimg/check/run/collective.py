@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lumiimg.catalog.folders import shipped_layers
 from lumiimg.check.probe.container import ALL_REDUCE, ProbePrograms
-from lumiimg.host.container_view import TO_ENGINE, read_by
+from lumiimg.host.container_view import TO_ENGINE, engine_env
 from lumiimg.joblog import Confidence, Measurement, Verdict  # noqa: TC001 - schemas are made from the types of the fields
 from lumiimg.resolve.stack import same_in_all_ranks
 
@@ -134,6 +134,6 @@ def missing_here(
     """Return the variables of jobs on a site that are not set here: a value that the user set is intended."""
     if site is None:
         return ()
-    counts = read_by(engine.family, environment)
+    counts = engine_env(engine.family, environment)
     wanted = same_in_all_ranks(stack, site, nodes=nodes)
     return tuple(v for v in wanted if not any(f"{prefix}{v.name}" in counts for prefix in ("", *TO_ENGINE)))

@@ -22,7 +22,7 @@ from lumiimg.core.findings import Answer, Finding, Level, Remedy, Severity
 from lumiimg.fabric.path import LIBFABRIC, RCCL_OR_PLUGIN, Fabric
 from lumiimg.host.bind import SolvedManifest
 from lumiimg.host.bind_trial import ProcessDemand, attempt
-from lumiimg.host.container_view import gpu_of_machine, open_variables, why_not_modelled
+from lumiimg.host.container_view import gpu_of_machine, undetermined_variables, why_not_modelled
 from lumiimg.host.engine_rules import hidden_files
 from lumiimg.host.image_manifest import CarriedManifest, carried_by
 from lumiimg.host.job_process import QuestionKind
@@ -221,7 +221,7 @@ def check_libraries(context: ImageInContext, *, with_site: bool = False, with_gp
 def _worst_process(context: ImageInContext, *, with_site: bool) -> CheckedProcess:
     """Return the worst process of the image's jobs, and note others that have a different RCCL."""
     found, image = Findings(Level.STATIC), context.image
-    for warning in (*image.description.warnings, *open_variables(image)):
+    for warning in (*image.description.warnings, *undetermined_variables(image)):
         found.add("image.partly-read", Severity.UNKNOWN, warning)
     if (musl := why_not_modelled(image.root)) is not None:
         found.add("image.musl", Severity.UNKNOWN, musl)

@@ -26,7 +26,7 @@ from lumiimg.fabric.process import PROVIDER_PATH, read_libfabric_conf
 from lumiimg.fabric.rccl import PLUGIN_VARIABLE, Rccl
 from lumiimg.host.bind import SolvedManifest, solve
 from lumiimg.host.bind_trial import BindTrial, ProcessDemand
-from lumiimg.host.communicator import INIT
+from lumiimg.host.communicator import INIT_CALL
 from lumiimg.host.container_view import variable_of
 from lumiimg.host.engine_rules import complete, may_be_hidden
 from lumiimg.host.job_process import JobProcess, StartedProcess, begin
@@ -190,7 +190,7 @@ def _closed_rccl(image: Image) -> dict[str, Obstacle]:
 
 def _why(job: JobProcess, begun: StartedProcess) -> str:
     if begun.caller is not None:
-        return f"it resolves {INIT} for {begun.caller.path}"
+        return f"it resolves {INIT_CALL} for {begun.caller.path}"
     if job.framework:
         return f"it is what {job.framework} of {job.program} loads"
     return f"it is what {job.program} finds" if job.is_program else "no known program would load another"

@@ -27,7 +27,7 @@ from lumiimg.elf import (
 )
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
-from lumiimg.host.communicator import is_alone
+from lumiimg.host.communicator import is_only_rccl
 from lumiimg.host.node_facts import scan_facts
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def judge_process(root: RootFileSystem, process: Process, begun: StartedProcess,
     rccl, caller = (process.find(each.path) if each else None for each in (begun.rccl, begun.caller))
     _judge_hip(process, rccl, found)
     for stem, paths in duplicate_libraries(process.objects).items():
-        is_one = rccl is not None and rccl.path in paths and is_alone(process, root, rccl, caller)
+        is_one = rccl is not None and rccl.path in paths and is_only_rccl(process, root, rccl, caller)
         if not is_hip(paths[0]) and not is_one:
             names = {"count": str(len(paths)), "library": stem}
             found.add("fabric.mixed", Severity.UNKNOWN, names=names, evidence=paths)

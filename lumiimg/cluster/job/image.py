@@ -17,7 +17,7 @@ from lumiimg.core.errors import BadInputError, FailedError, RefusedError
 from lumiimg.engine.binds import parse_binds
 from lumiimg.fabric.path import Fabric
 from lumiimg.gpu import GpuFit, role_of
-from lumiimg.host.container_view import gpu_of_machine, without_ours, wrong_processors
+from lumiimg.host.container_view import gpu_of_machine, without_host_binds, wrong_processors
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.jobs import loaded_in_jobs
 from lumiimg.host.manifest import Bind
@@ -73,7 +73,7 @@ def read_image(
     BadInputError for a bind of the request that no engine accepts.
     """
     venv = request.venv
-    with open_for_check(path, without_ours(environment), snapshot, site, venv=venv) as context:
+    with open_for_check(path, without_host_binds(environment), snapshot, site, venv=venv) as context:
         alone = replace(context, image=context.plain, venv=None) if venv else context
         if (lacking := wrong_processors(alone.image, (), None, site)) is not None:
             raise RefusedError(lacking, where=str(path), hint="build the image, or pull it, for them")

@@ -29,7 +29,7 @@ from lumiimg.core.errors import BadInputError, FailedError, one_line
 from lumiimg.core.files import today
 from lumiimg.core.toml import package_toml
 from lumiimg.fabric.path import HOST_LIB_DIR
-from lumiimg.host.container_view import open_variables
+from lumiimg.host.container_view import undetermined_variables
 from lumiimg.host.engine_rules import refuse_not_runnable
 from lumiimg.host.image_manifest import MANIFEST_PATH
 from lumiimg.host.manifest import Variable
@@ -247,7 +247,7 @@ def _notes(image: Image, manifest: BindManifest | None, snapshot: Snapshot | Non
         yield "computed from files, never run on that machine: `lumiimg check` there tests it"
     if site is None:
         yield "no site was given (--site): no site file system is bound, and no job variable is set"
-    yield from (*image.description.warnings, *open_variables(image))
+    yield from (*image.description.warnings, *undetermined_variables(image))
 
 
 def _image_file(path: Path) -> Path:

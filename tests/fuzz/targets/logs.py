@@ -98,13 +98,13 @@ def _strace(data: bytes) -> None:
     import_calls.count(calls)
 
 
-@target("import-answer", "host.import_calls._answer", "host.import_calls._bound", form="json")
+@target("import-answer", "host.import_calls._answer", "host.import_calls._bound_path_test", form="json")
 def _startup(data: bytes) -> None:
     """What Python answers in a container: an answer of JSON in its line, with the mounts."""
     bench = import_calls._Bench(scratch(), "torch", "strace", _ENVIRONMENT)
     with answering(import_calls, import_calls._ANSWER.encode() + data):
         answer = import_calls._answer(bench.run(["python3"]), bench)
-    import_calls._bound(answer.mounts)("/usr/lib/x")
+    import_calls._bound_path_test(answer.mounts)("/usr/lib/x")
 
 
 @target(
