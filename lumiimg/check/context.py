@@ -116,7 +116,7 @@ class ImageInContext:
 
     def as_seen(self, jobs: tuple[JobProcess, ...], variables: Mapping[str, str | None]) -> ImageInContext:
         """Return the context with the process that was seen and its variables at the start; None: not set."""
-        image = self.image.as_seen(variables)
+        image = self.image.with_variables(variables)
         own = {prefix + name for name in variables for prefix in ("", *TO_ENGINE)}
         environment = {name: value for name, value in self.environment.items() if name not in own}
         inventories = {**self.inventories, image: self.contents}

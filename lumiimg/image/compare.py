@@ -66,7 +66,7 @@ def compare(
     paths, found = sorted({*one.stats, *other.stats}), []
     for number, path in enumerate(paths):
         compared(number, len(paths))
-        if what := next(_differing(path, one, other), ""):
+        if what := next(_differences(path, one, other), ""):
             found.append(FileDifference(path, what))
     return ImageDiff(tuple(found))
 
@@ -83,7 +83,7 @@ def _side(root: RootFileSystem) -> _Side:
     return _Side(root, stats, {path: group for group in groups for path in group})
 
 
-def _differing(path: str, one: _Side, other: _Side) -> Iterator[str]:
+def _differences(path: str, one: _Side, other: _Side) -> Iterator[str]:
     """Yield the differences, of which only the first is used."""
     before, after = one.stats.get(path), other.stats.get(path)
     if before is None or after is None:

@@ -22,14 +22,14 @@ _ENVIRONMENT_FOLDER = "/.singularity.d/env"
 _LABELS = "/.singularity.d/labels.json"
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_SCRIPTS = 1000
-_OF_APPS = frozenset(("94-appsbase.sh", "95-apps.sh"))
-_OF_THE_RUN = frozenset(("99-base.sh", "99-runtimevars.sh"))
+_APP_SCRIPTS = frozenset(("94-appsbase.sh", "95-apps.sh"))
+_RUNTIME_SCRIPTS = frozenset(("99-base.sh", "99-runtimevars.sh"))
 """Scripts that, as engines write them, set what the engine sets itself: `container_view` models that."""
 _SCIF = re.compile(r"^(?:SCIF_APP[\w.-]+=[\w./-]*|export(?: SCIF_APP[\w.-]+)+)$", re.MULTILINE)
 """Assignments of app locations: app names may contain a dash, which a shell complains about and skips."""
 _LIBRARIES = "/.singularity.d/libs"
 _CUSTOM = "90-environment.sh"
-_FROM_DOCKER = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
+_DOCKER_SCRIPTS = frozenset(("10-docker2singularity.sh", "10-docker.sh"))
 
 
 class SingularityDescription:
@@ -50,11 +50,11 @@ class SingularityDescription:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Labels of the image; empty if it has none."""
-        labels = _parsed(self._metadata.rstrip(b"\0").decode("utf-8", "surrogateescape"))
+        labels = _json_or_none(self._metadata.rstrip(b"\0").decode("utf-8", "surrogateescape"))
         for key in ("data", "attributes", "labels"):
             labels = labels.get(key) if isinstance(labels, dict) else None
         if not isinstance(labels, dict):
-            labels = _parsed(self._text(_LABELS, self._root) or "")
+            labels = _json_or_none(self._text(_LABELS, self._root) or "")
         return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
 
     @cached_property
@@ -65,9 +65,9 @@ class SingularityDescription:
             name = path.rpartition("/")[2]
             if name == _CUSTOM:
                 shell.set_default_path()
-            if not (name in _OF_THE_RUN and _is_of_engine(text, path)):
-                source(_SCIF.sub("", text) if name in _OF_APPS else text, path, shell)
-            if name in _FROM_DOCKER:
+            if not (name in _RUNTIME_SCRIPTS and _is_of_engine(text, path)):
+                source(_SCIF.sub("", text) if name in _APP_SCRIPTS else text, path, shell)
+            if name in _DOCKER_SCRIPTS:
                 shell.complete_path()
         return shell
 
@@ -126,7 +126,7 @@ def _is_of_engine(text: str, path: str) -> bool:
     return not shell.lost and not shell.doubts and shell.environment in ({}, before, libraries)
 
 
-def _parsed(text: str) -> object:
+def _json_or_none(text: str) -> object:
     """Return the parsed JSON; None for anything else: damaged metadata must not prevent reading an image."""
     try:
         return json.loads(text)

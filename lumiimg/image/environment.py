@@ -297,9 +297,9 @@ class _Script(WordReader):
         if runs is False or following == "&":
             return None
         self._start = start
-        return self._followed(words, None if following == "|" else runs)
+        return self._follow(words, None if following == "|" else runs)
 
-    def _followed(self, words: Sequence[ShellWord], runs: bool | None) -> bool | None:
+    def _follow(self, words: Sequence[ShellWord], runs: bool | None) -> bool | None:
         """Follow a command; one that may do anything puts all variables in doubt."""
         before = next((number for number, word in enumerate(words) if not _ASSIGNS.match(word.text)), len(words))
         assigned, name, arguments = words[:before], words[before].text if words[before:] else "", words[before + 1 :]
@@ -313,7 +313,7 @@ class _Script(WordReader):
             self._unset(arguments, runs)
             return True
         elif name in {".", "source"} and not assigned and (text := self._sourced(arguments)):
-            if folder := _activated(text):
+            if folder := _activated_venv(text):
                 self._activate(folder, runs)
             elif runs:
                 source(text, arguments[0].value, self.shell, self.nesting)
@@ -326,7 +326,7 @@ class _Script(WordReader):
         elif name in {":", "true", "false"}:
             return name != "false"
         elif name == "test" or (name == "[" and arguments and arguments[-1].text == "]"):
-            return _judged(arguments[:-1] if name == "[" else arguments, self.shell)
+            return _evaluate_test(arguments[:-1] if name == "[" else arguments, self.shell)
         return None
 
     def _sourced(self, arguments: Sequence[ShellWord]) -> str:
@@ -399,7 +399,7 @@ class _Script(WordReader):
                 variable.exported = None if variable.exported else variable.exported
 
 
-def _judged(words: Sequence[ShellWord], shell: Shell) -> bool | None:
+def _evaluate_test(words: Sequence[ShellWord], shell: Shell) -> bool | None:
     """Evaluate a test by its number of arguments (POSIX `test`); None if it depends on host files or on numbers."""
     if not all(word.is_known and word.is_sure and not word.is_open and not word.sets for word in words):
         return None
@@ -417,12 +417,12 @@ def _judged(words: Sequence[ShellWord], shell: Shell) -> bool | None:
         case ["-e" | "-f" | "-d" as operator, path]:
             return shell.has(path, operator)
         case ["!", _, *_]:
-            status = _judged(words[1:], shell) if len(words) < 5 else None
+            status = _evaluate_test(words[1:], shell) if len(words) < 5 else None
             return None if status is None else not status
     return None
 
 
-def _activated(text: str) -> str | None:
+def _activated_venv(text: str) -> str | None:
     """Return the folder of the virtual environment that a script activates; None for any other script."""
     folders = {found[2] for found in _VENV.finditer(text)}
     if len(folders) != 1:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 from lumiimg.core.access import read_exactly
 from lumiimg.core.files import regular_file
-from lumiimg.image.overlay import OF_OVERLAYS
+from lumiimg.image.overlay import OVERLAY_XATTR
 from lumiimg.image.tree import Device, DirectoryEntry, FileKind, FileStat, ImageError
 
 
@@ -168,7 +168,7 @@ class FolderTree:
         found: dict[bytes, bytes] = {}
         with contextlib.suppress(OSError):
             for name in map(os.fsencode, os.listxattr(node.path, follow_symlinks=False)):
-                if not OF_OVERLAYS.match(name):
+                if not OVERLAY_XATTR.match(name):
                     found[name] = os.getxattr(node.path, name, follow_symlinks=False)
         return found
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # A few megabytes can unpack to terabytes of zeros. Images of real software are packed to a half or a fifth; the first
 # gigabyte cannot fill a disk.
-_FREE_BYTES = 1 << 30
+_ALWAYS_ALLOWED_BYTES = 1 << 30
 _MAX_RATIO = 100
 _NAME_BYTES = 4096
 """Minimum disk space of each name: millions of empty files fill a disk, too."""
@@ -67,9 +67,9 @@ class Image:
         kind: ImageKind,
         root: RootFileSystem,
         description: SingularityDescription | Config,
-        held: ExitStack,
+        resources: ExitStack,
     ) -> None:
-        """Take the parts of an image; it takes over `held`, the files that it is read from, and closes them."""
+        """Take the parts of an image; it takes over `resources`, the files that it is read from, and closes them."""
         self.kind = kind
         self.root = root
         """Files of the image with the mounts over them, with the rights of the user that it is opened for."""
@@ -80,8 +80,8 @@ class Image:
         self.description = description
         """Metadata of the image."""
         self._first = ""
-        self._seen: Mapping[str, str | None] | None = None
-        self._held = held.pop_all()
+        self._variables: Mapping[str, str | None] | None = None
+        self._resources = resources.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,7 @@ class Image:
 
     def close(self) -> None:
         """Close the image; nothing can be read from it afterwards."""
-        self._held.close()
+        self._resources.close()
 
     @property
     def layers(self) -> tuple[RootFileSystem, ...]:
@@ -114,19 +114,19 @@ class Image:
     def _with(self, root: RootFileSystem, mounts: tuple[Mount, ...] = (), first: str = "") -> Image:
         image = Image(self.kind, root, self.description, ExitStack())
         image.unmounted, image.mounts, image._first = self.unmounted, (*self.mounts, *mounts), first or self._first
-        image._seen = self._seen
+        image._variables = self._variables
         return image
 
-    def as_seen(self, variables: Mapping[str, str | None]) -> Image:
+    def with_variables(self, variables: Mapping[str, str | None]) -> Image:
         """Return this image with the variables that a process in it had, None for those it lacked; none is in doubt."""
         image = self._with(self.root)
-        image._seen = variables  # noqa: SLF001
+        image._variables = variables  # noqa: SLF001
         return image
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that the environment scripts of the image export, or that its OCI config sets."""
-        environment, seen = self.description.environment, self._seen or {}
+        environment, seen = self.description.environment, self._variables or {}
         if self._first:
             environment = environment | {"PATH": f"{self._first}:{environment.get('PATH', DEFAULT_PATH)}"}
         inherited = {name: value for name, value in environment.items() if name not in seen}
@@ -135,11 +135,11 @@ class Image:
     @property
     def doubts(self) -> Mapping[str, str]:
         """Variables whose value only a shell can know, each with the statement that causes the doubt."""
-        return self.description.doubts if self._seen is None else {}
+        return self.description.doubts if self._variables is None else {}
 
     def is_in_doubt(self, name: str) -> bool:
         """Return whether only a shell can know the value of a variable, or whether it has one."""
-        return self._seen is None and (name in self.description.doubts or bool(self.description.lost))
+        return self._variables is None and (name in self.description.doubts or bool(self.description.lost))
 
 
 def open_image(path: Path, cache: Cache | None = None) -> Image:
@@ -193,7 +193,7 @@ def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
     """
     if path.is_dir():
         return  # it is copied as it is
-    most_bytes = _FREE_BYTES + _MAX_RATIO * path.stat().st_size
+    max_bytes = _ALWAYS_ALLOWED_BYTES + _MAX_RATIO * path.stat().st_size
     needed_bytes = 0
     counted: set[Hashable] = set()
     with open_image(path, cache) as image:
@@ -203,7 +203,7 @@ def require_room(path: Path, folder: Path, cache: Cache | None = None) -> None:
                 needed_bytes += seen.size_bytes
                 if seen.links > 1:
                     counted.add((root, seen.identity))
-            if needed_bytes > most_bytes:
+            if needed_bytes > max_bytes:
                 what = f"unpacks to more than {_MAX_RATIO} times its size"
                 raise ImageError(what, where=str(path), hint="if that is intended, unpack it and give the folder")
     there = next(one for one in (folder, *folder.parents) if one.is_dir())

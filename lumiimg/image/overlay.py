@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lumiimg.core.access import OpenFile
 
-OF_OVERLAYS = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
+OVERLAY_XATTR = re.compile(rb"(trusted|user)\.(overlay|fuseoverlayfs)\.")
 _OPAQUE = (b"trusted.overlay.opaque", b"user.overlay.opaque")
 _WHITEOUT = Device(is_block=False, major=0, minor=0)
 
@@ -82,7 +82,7 @@ class OverlayTree:
         """Return the extended attributes without the overlay marks, which a mounted overlay does not show."""
         part = node.parts[0]
         found = part.tree.xattrs(part.node)
-        return found and {name: value for name, value in found.items() if not OF_OVERLAYS.match(name)}
+        return found and {name: value for name, value in found.items() if not OVERLAY_XATTR.match(name)}
 
     def directory_identity(self, directory: OverlayNode) -> Hashable:
         part = directory.parts[0]

@@ -500,7 +500,7 @@ def test_blobs_are_not_looked_for_outside_of_the_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", ["+gzip", "+zstd"])
 @pytest.mark.threat
 def test_layer_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str) -> None:
-    monkeypatch.setattr("lumiimg.image.oci.layers._FREE_BYTES", 2 << 20)
+    monkeypatch.setattr("lumiimg.image.oci.layers._ALWAYS_ALLOWED_BYTES", 2 << 20)
     folder = image(tar(member("zeros", bytes(16 << 20))), pack=pack).write_folder(tmp_path / "layout")
     with pytest.raises(ImageError, match="more than 200 times their size"):
         open_image(folder, lambda: tmp_path / "cache")

@@ -94,7 +94,7 @@ def test_overlay_partitions_are_laid_over_the_root_in_their_order(squashfs: byte
 
 @pytest.mark.threat
 def test_what_an_overlay_hides_counts_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumiimg.image.image._FREE_BYTES", 1 << 20)
+    monkeypatch.setattr("lumiimg.image.image._ALWAYS_ALLOWED_BYTES", 1 << 20)
     for folder, size_bytes in (("below", 24 << 20), ("above", 0)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "zeros").write_bytes(bytes(size_bytes))

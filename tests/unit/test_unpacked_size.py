@@ -24,7 +24,7 @@ class _Usage(NamedTuple):
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small root; below a MiB, anything may be unpacked."""
-    monkeypatch.setattr("lumiimg.image.image._FREE_BYTES", MIB)
+    monkeypatch.setattr("lumiimg.image.image._ALWAYS_ALLOWED_BYTES", MIB)
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/text").write_text("text" * 100)
     return tmp_path / "root"

@@ -41,7 +41,7 @@ FETCH_AGAIN = "fetch the image again"
 _NAME = re.compile(r"[0-9a-f]{64}\.tar")
 _CHUNK_BYTES = 1 << 20
 # layers may always unpack to this size, even if they are all zeros; above it, to a ratio that no real software reaches
-_FREE_BYTES = 4 << 30
+_ALWAYS_ALLOWED_BYTES = 4 << 30
 _MAX_RATIO = 200
 _SPARE_BYTES = 256 << 20
 """Space left free on the disk."""
@@ -108,14 +108,14 @@ def unpacked_layers(cache: Path) -> list[UnpackedLayer]:
     return found
 
 
-def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -> Iterator[RandomAccess]:
-    """Yield the tar of each layer, verified; `held` closes them. Without a cache, unpacked tars are unnamed files.
+def open_layers(layers: Sequence[Layer], cache: Cache | None, resources: ExitStack) -> Iterator[RandomAccess]:
+    """Yield the tar of each layer, verified; `resources` closes them. Without a cache, unpacked tars are unnamed files.
 
     Raises ImageError, and MissingHereError if there is no space to unpack a compressed layer.
     """
-    left_bytes = _FREE_BYTES + _MAX_RATIO * sum(layer.source.size for layer in layers)
+    left_bytes = _ALWAYS_ALLOWED_BYTES + _MAX_RATIO * sum(layer.source.size for layer in layers)
     for layer in layers:
-        held.callback(layer.source.close)
+        resources.callback(layer.source.close)
         if (unpacking := _decoder(layer.source)) is None:
             _verify(layer, _chunks(layer.where, stream_of(layer.source)))
             yield layer.source
@@ -123,18 +123,18 @@ def open_layers(layers: Sequence[Layer], cache: Cache | None, held: ExitStack) -
         content = _chunks(layer.where, *unpacking)
         with nullcontext(cache()) if cache else TemporaryDirectory(prefix="lumiimg-", dir=temporary_folder()) as folder:
             path = Path(folder, FOLDER, f"{layer.sha256}.tar")
-            tar = held.enter_context(closing(_find(path) or _unpack(layer, content, path, left_bytes)))
+            tar = resources.enter_context(closing(_find(path) or _unpack(layer, content, path, left_bytes)))
         left_bytes -= tar.size
         yield tar
 
 
-def _unpack(layer: Layer, content: Iterator[bytes], path: Path, most_bytes: int) -> HostFile:
+def _unpack(layer: Layer, content: Iterator[bytes], path: Path, max_bytes: int) -> HostFile:
     """Write a tar; after an error, nothing of it remains."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as file:
             os.fchmod(file.fileno(), 0o600)
-            _verify(layer, _written(content, file, most_bytes, layer.where))
+            _verify(layer, _written(content, file, max_bytes, layer.where))
             file.flush()
             os.fsync(file.fileno())  # a name that survives a crash must not belong to an incomplete file
             # the name could lead to another file or none by now: others may write to the folder or prune the cache
@@ -172,10 +172,10 @@ def _verify(layer: Layer, content: Iterator[bytes]) -> None:
         raise ImageError(what, where=layer.where, hint=FETCH_AGAIN)
 
 
-def _written(content: Iterator[bytes], file: BinaryIO, most_bytes: int, where: str) -> Iterator[bytes]:
+def _written(content: Iterator[bytes], file: BinaryIO, max_bytes: int, where: str) -> Iterator[bytes]:
     """Write content and yield it. Raises ImageError if it exceeds the limit, OSError if the disk is full."""
     for chunk in content:
-        if file.tell() + len(chunk) > most_bytes:
+        if file.tell() + len(chunk) > max_bytes:
             raise ImageError(f"layers that unpack to more than {_MAX_RATIO} times their size", where=where)
         disk = os.fstatvfs(file.fileno())
         if disk.f_bavail * disk.f_frsize < _SPARE_BYTES:

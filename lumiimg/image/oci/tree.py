@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lumiimg.core.access import RandomAccess
 
-_WHITEOUT, _OPAQUE, _OF_AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
+_WHITEOUT, _OPAQUE, _AUFS_PREFIX = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MAX_STEPS = 100_000_000
 """Maximum number of folder lookups: at most half a minute."""
 _STEPS_OF_MEMBER, _STEPS_OF_LINK, _STEPS_OF_UNLISTED = 20, 20, 200
@@ -96,35 +96,35 @@ class LayeredTree:
         return LayerFile(node)
 
     def _add_layer(self, tar: RandomAccess) -> None:
-        brought: set[object] = set()
+        added: set[object] = set()
         """Entries of this layer: its folders with all folders above them; for other entries, (folder, name)."""
         for member in read_members(stream_of(tar), tar.size, self._where):
             self._spend(_STEPS_OF_MEMBER)
             whiteout = member.name.rpartition("/")[2]
             if whiteout.startswith(_WHITEOUT):
-                self._take_away(member.name, whiteout, brought)
+                self._apply_whiteout(member.name, whiteout, added)
             else:
-                self._add(member, tar, brought)
+                self._add(member, tar, added)
 
-    def _take_away(self, path: str, whiteout: str, brought: set[object]) -> None:
+    def _apply_whiteout(self, path: str, whiteout: str, added: set[object]) -> None:
         try:
             folder = self._directory(self._parts(path)[:-1], make=False)[-1]
         except KeyError:
             return
-        own = [] if whiteout.startswith(_OF_AUFS) else [whiteout.removeprefix(_WHITEOUT)]
+        own = [] if whiteout.startswith(_AUFS_PREFIX) else [whiteout.removeprefix(_WHITEOUT)]
         pending = [(folder, name) for name in (folder.names if whiteout == _OPAQUE else own)]
         while pending:
             self._spend(_STEPS_OF_MEMBER)
             folder, name = pending.pop()
             node = folder.names.get(name)
-            if node is None or (folder, name) in brought:
+            if node is None or (folder, name) in added:
                 continue
-            if node in brought:
+            if node in added:
                 pending += ((node, below) for below in node.names)
             else:
                 del folder.names[name]
 
-    def _add(self, member: Member, tar: RandomAccess, brought: set[object]) -> None:
+    def _add(self, member: Member, tar: RandomAccess, added: set[object]) -> None:
         *above, name = self._parts(member.name) or [""]
         if not name:
             if member.kind is FileKind.DIRECTORY:
@@ -134,17 +134,17 @@ class LayeredTree:
         names = folders[-1].names
         known = names.get(name)
         if member.is_hard_link:
-            names[name] = self._linked(member)
+            names[name] = self._hard_link_target(member)
         elif known is not None and known.kind is member.kind is FileKind.DIRECTORY:
             known.stat, known.xattrs = member.stat, member.xattrs
         else:
             node = names[name] = self._new(member.stat)
             node.content, node.target, node.xattrs = (tar, member.start), member.target, member.xattrs
-        if folders[-1] not in brought:
-            brought.update(folders)
-        brought.add(names[name] if member.kind is FileKind.DIRECTORY else (folders[-1], name))
+        if folders[-1] not in added:
+            added.update(folders)
+        added.add(names[name] if member.kind is FileKind.DIRECTORY else (folders[-1], name))
 
-    def _linked(self, member: Member) -> LayerNode:
+    def _hard_link_target(self, member: Member) -> LayerNode:
         """Return the target of a hard link."""
         *above, name = self._parts(member.target) or [""]
         with suppress(KeyError):

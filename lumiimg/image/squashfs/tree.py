@@ -33,9 +33,9 @@ _MAX_TARGET_BYTES = 65535
 # the kernel's XATTR_SIZE_MAX for a value, and XATTR_LIST_MAX for all names of an inode, each of at least two bytes
 _MAX_XATTR_BYTES = 65536
 _MAX_XATTRS = 65536 // 2
-_MOST_SETS = 10_000
+_MAX_SETS = 10_000
 """Maximum number of extended attribute sets that are searched for an opaque directory."""
-_MANY_XATTRS, _MAX_READ_XATTRS = 100, 1 << 20
+_MAX_USUAL_XATTRS, _MAX_READ_XATTRS = 100, 1 << 20
 """Number of attributes that no real inode has, and the total read from such sets: a few seconds."""
 
 
@@ -131,16 +131,16 @@ class SquashfsTree:
         if self.superblock.xattr_table == disk.NO_TABLE:
             return False
         _, count = self._xattr_table
-        return count > _MOST_SETS or any(is_opaque(self._xattr_set(number)) for number in range(count))
+        return count > _MAX_SETS or any(is_opaque(self._xattr_set(number)) for number in range(count))
 
     def stored(self, position: int, size: int) -> bytes:
         """Return bytes as they are stored; the caller must limit `size`."""
         return self._source.read_exactly(position, size)
 
-    def content(self, node: Inode, most_blocks: int | None = None) -> Content:
+    def content(self, node: Inode, max_blocks: int | None = None) -> Content:
         """Return the location of a regular file's content; a tail in a fragment does not count as a block.
 
-        `most_blocks` limits the blocks listed: a list of 64 MiB may take only a few kilobytes in the image.
+        `max_blocks` limits the blocks listed: a list of 64 MiB may take only a few kilobytes in the image.
         """
         if node.file is None:
             raise ImageError(f"a {node.kind} cannot be opened", where=self._source.name)
@@ -148,7 +148,7 @@ class SquashfsTree:
         count += bool(rest and node.file.fragment == disk.NO_FRAGMENT)
         if count > _MAX_BLOCKS:
             raise ImageError(f"a file of {node.size_bytes} bytes in the squashfs file system")
-        count = count if most_blocks is None else min(count, most_blocks)
+        count = count if max_blocks is None else min(count, max_blocks)
         words = Cursor(self._blocks, *node.words_at).read(4 * count)
         return node.file._replace(words=struct.unpack(f"<{count}I", words))
 
@@ -206,7 +206,7 @@ class SquashfsTree:
             raise ImageError(f"set {number} of {count} sets of attributes", where=self._source.name)
         pointers = self.superblock.xattr_table + disk.XATTR_TABLE.size
         reference, count, _ = self._blocks.entry(pointers, number, disk.XATTR_SET)
-        self._read_xattrs += count if count > _MANY_XATTRS else 0
+        self._read_xattrs += count if count > _MAX_USUAL_XATTRS else 0
         if count > _MAX_XATTRS or self._read_xattrs > _MAX_READ_XATTRS:
             raise ImageError(f"an inode with {count} extended attributes", where=self._source.name)
         cursor = self._blocks.cursor(start, reference)
@@ -239,7 +239,7 @@ class SquashfsFile:
 
     @cached_property
     def _first(self) -> Content:
-        return self._tree.content(self._node, most_blocks=1)
+        return self._tree.content(self._node, max_blocks=1)
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
