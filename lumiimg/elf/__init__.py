@@ -8,11 +8,11 @@ print(result.closure, result.errors)
 from lumiimg.elf.binding import (
     definer_of,
     dlsym,
+    find_interposer,
+    find_undefined,
     glibc_mismatch,
-    interposed,
     is_glibc_part,
     reference_of,
-    undefined_in,
 )
 from lumiimg.elf.facts import ElfFacts, SnapshotElf, read_abi, read_elf
 from lumiimg.elf.glibc import (
@@ -56,13 +56,13 @@ __all__ = [
     "exported_at",
     "exported_symbols",
     "facts_at",
+    "find_interposer",
+    "find_undefined",
     "glibc_mismatch",
     "glibc_version",
-    "interposed",
     "is_glibc_part",
     "read_abi",
     "read_elf",
     "reference_of",
-    "undefined_in",
     "wanted_at",
 ]

@@ -64,7 +64,7 @@ class UndefinedSymbols:
         return tuple(map(str, self.found))
 
 
-def undefined_in(
+def find_undefined(
     process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject] = ()
 ) -> UndefinedSymbols:
     """Return the symbols of some objects of a process that no object in their scope defines, one load after the other.
@@ -79,7 +79,7 @@ def undefined_in(
     is_sure = True
     try:
         for of_load in loads.values():
-            lacking, is_recorded = _of_load(process, of_load, lazy)
+            lacking, is_recorded = _undefined_in_load(process, of_load, lazy)
             found += lacking
             is_sure &= not is_recorded
     except (OSError, BadInputError) as error:
@@ -87,7 +87,7 @@ def undefined_in(
     return UndefinedSymbols(tuple(found), is_sure=is_sure)
 
 
-def _of_load(
+def _undefined_in_load(
     process: Process, objects: Sequence[LoadedObject], lazy: Collection[LoadedObject]
 ) -> tuple[list[UndefinedSymbol], bool]:
     """Return (undefined symbols of the objects of one load, whether a library from a snapshot may define them).
@@ -153,7 +153,7 @@ def definer_of(process: Process, user: LoadedObject, reference: Reference) -> Lo
     """
     if reference.is_bound:
         return user
-    return _first(process, process.scopes.of(user), reference.wanted, by_dlsym=False)
+    return _first_definer(process, process.scopes.of(user), reference.wanted, by_dlsym=False)
 
 
 def dlsym(process: Process, handle: LoadedObject, name: str) -> LoadedObject | None:
@@ -162,11 +162,11 @@ def dlsym(process: Process, handle: LoadedObject, name: str) -> LoadedObject | N
     The program's handle searches the global scope (dlsym(3); glibc `elf/dl-sym.c`). Raises OSError, BadInputError.
     """
     scopes = process.scopes
-    seen = scopes.of(handle) if handle is process.objects[0] else scopes.list_of(handle)
-    return _first(process, seen, WantedSymbol(name, None), by_dlsym=True)
+    seen = scopes.of(handle) if handle is process.objects[0] else scopes.local_scope_of(handle)
+    return _first_definer(process, seen, WantedSymbol(name, None), by_dlsym=True)
 
 
-def _first(
+def _first_definer(
     process: Process, objects: Iterable[LoadedObject], wanted: WantedSymbol, *, by_dlsym: bool
 ) -> LoadedObject | None:
     for each in objects:
@@ -176,7 +176,7 @@ def _first(
     return None
 
 
-def interposed(
+def find_interposer(
     process: Process, user: LoadedObject, provider: LoadedObject, prefix: str
 ) -> tuple[LoadedObject, str] | None:
     """Return the library that interposes a function which `user` expects from `provider`, and the function's name.
@@ -238,13 +238,13 @@ def glibc_mismatch(process: Process) -> GlibcMismatch | None:
         if (
             part is not libc
             and _PARTS.fullmatch(part.facts.soname or "")
-            and (why := _differs(process, part, libc, minor))
+            and (why := _mismatch_evidence(process, part, libc, minor))
         ):
             return GlibcMismatch(part.path, (f"{part.path}: {why}", of_libc), is_fatal=part.path == loader)
     return None
 
 
-def _differs(process: Process, part: LoadedObject, libc: LoadedObject, minor: int | None) -> str | None:
+def _mismatch_evidence(process: Process, part: LoadedObject, libc: LoadedObject, minor: int | None) -> str | None:
     """Return the evidence that a part is from a different build than libc.so.6 of glibc 2.`minor`; None without any."""
     try:
         real, of_libc = process.files.resolve(part.path), process.files.resolve(libc.path)

@@ -45,7 +45,7 @@ _SPELLED_AT_START = (errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.EPERM, errn
 _ERRNO_AT_END = re.compile(f": (?:Error [0-9]+|{'|'.join(map(os.strerror, _SPELLED_AT_START))})$")
 PRELOAD_FILE = "/etc/ld.so.preload"
 _MAX_PRELOAD_BYTES = 1 << 20
-_OF_THE_KERNEL = frozenset({"linux-vdso.so.1", "linux-gate.so.1", "linux-vdso64.so.1"})
+_VDSO_SONAMES = frozenset({"linux-vdso.so.1", "linux-gate.so.1", "linux-vdso64.so.1"})
 """Sonames of the object that the kernel maps into each process (vdso(7))."""
 _MAX_OBJECTS = 4096
 _MAX_ERRORS = 4096
@@ -156,7 +156,7 @@ class Process:
         result = LoadResult()
         self._dlopen(name, requester or self.objects[0], result)
         if rtld_global and result.root is not None:
-            self.scopes.add_global(self.scopes.list_of(result.root))
+            self.scopes.add_global(self.scopes.local_scope_of(result.root))
         self._before_failure = before if result.errors else None
         return result.without_repetitions()
 
@@ -174,7 +174,7 @@ class Process:
         self._check(result.objects, result)
         # relocation is in reverse order: an object's dependencies before the object
         for loaded in reversed(result.objects):
-            if self._tls is not None and not self._tls.take(loaded.facts):
+            if self._tls is not None and not self._tls.allocate(loaded.facts):
                 result.errors.append(f"{loaded.path}: {_NO_STATIC_TLS}")
 
     def open(self, loaded: LoadedObject) -> contextlib.closing[OpenFile]:
@@ -190,7 +190,7 @@ class Process:
             return self.objects[0]
         return found
 
-    def passes_over(self, path: str) -> str | None:
+    def skip_reason(self, path: str) -> str | None:
         """Return why the loader would skip an existing file in its search; None if it would not. Only after `start`."""
         opened = self.files.open(self.config.absolute(path), self.machine)
         if opened.is_other_machine or opened.is_other_class:
@@ -260,7 +260,7 @@ class Process:
                     listed.add(dependency)
 
     def _need(self, name: str, loaded: LoadedObject, result: LoadResult) -> LoadedObject | None:
-        if name in _OF_THE_KERNEL:
+        if name in _VDSO_SONAMES:
             # in every process from the start, and known by its soname: no file with that name is searched for
             result.missing_names.add(name)
             result.closure[name] = name

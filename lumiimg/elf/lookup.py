@@ -28,7 +28,7 @@ from lumiimg.elf.symbols import (
     SymbolTable,
     WantedSymbol,
     chain,
-    referenced,
+    reloc_symbols,
     symbol_count,
     words,
 )
@@ -89,11 +89,11 @@ def defines(file: RandomAccess, wanted: WantedSymbol, *, by_dlsym: bool = False)
 def reference_to(file: RandomAccess, name: str) -> Reference | None:
     """Return how a file refers to a symbol; None if it does not. Raises ElfError."""
     dynamic = Dynamic(file)
-    own = next((each for each in _named(dynamic, name) if each.is_definition and each.is_exported), None)
+    own = next((each for each in _symbols_named(dynamic, name) if each.is_definition and each.is_exported), None)
     if own is not None:
         versions = dict(dynamic.version_definitions())
         is_symbolic = _DT_SYMBOLIC in dynamic.values or bool(dynamic.values.get(DT_FLAGS, 0) & _DF_SYMBOLIC)
-        is_bound = is_symbolic or own.other & 3 == _PROTECTED or own.number not in referenced(dynamic, lazily=False)
+        is_bound = is_symbolic or own.other & 3 == _PROTECTED or own.number not in reloc_symbols(dynamic, lazily=False)
         wanted = WantedSymbol(name, versions.get(own.version & VERSION_INDEX))
         return Reference(wanted, is_defined=True, is_bound=is_bound)
     table, encoded = SymbolTable(dynamic, _undefined_count(dynamic)), _encoded(name)
@@ -108,7 +108,7 @@ def _definition(dynamic: Dynamic, wanted: WantedSymbol, *, by_dlsym: bool) -> _S
     versions = dict(dynamic.version_definitions())
     oldest = VER_NDX_GLOBAL if by_dlsym else VER_NDX_FIRST
     shown: list[_Symbol] = []
-    for each in filter(lambda each: each.is_definition, _named(dynamic, wanted.name)):
+    for each in filter(lambda each: each.is_definition, _symbols_named(dynamic, wanted.name)):
         number, is_shown = each.version & VERSION_INDEX, each.version <= VERSION_INDEX
         own = versions.get(number)
         is_exact = number <= oldest if wanted.version is None else own == wanted.version
@@ -119,12 +119,12 @@ def _definition(dynamic: Dynamic, wanted: WantedSymbol, *, by_dlsym: bool) -> _S
     return shown[0] if len(shown) == 1 and shown[0].is_exported else None
 
 
-def _named(dynamic: Dynamic, name: str) -> Iterator[_Symbol]:
+def _symbols_named(dynamic: Dynamic, name: str) -> Iterator[_Symbol]:
     """Yield the symbols with a name that the hash table leads to."""
     values, segments, encoded = dynamic.values, dynamic.segments, _encoded(name)
     if not {DT_STRTAB, DT_SYMTAB} <= values.keys():
         return
-    for number in _hashed(dynamic, encoded[:-1]):
+    for number in _hash_candidates(dynamic, encoded[:-1]):
         data = segments.at(values[DT_SYMTAB] + SYMBOL.size * number, SYMBOL.size)
         if len(data) != SYMBOL.size:
             raise ElfError("the symbol table runs past its segment")
@@ -137,7 +137,7 @@ def _named(dynamic: Dynamic, name: str) -> Iterator[_Symbol]:
             yield _Symbol(number, info, other, section, value, version)
 
 
-def _hashed(dynamic: Dynamic, name: bytes) -> Iterator[int]:
+def _hash_candidates(dynamic: Dynamic, name: bytes) -> Iterator[int]:
     """Yield the numbers of the symbols that a lookup compares with a name."""
     if DT_GNU_HASH in dynamic.values:
         address = dynamic.values[DT_GNU_HASH]
@@ -176,4 +176,4 @@ def _undefined_count(dynamic: Dynamic) -> int:
         return symbol_count(dynamic)
     first_symbol = words(dynamic, dynamic.values[DT_GNU_HASH], 4)[1]
     # the hash table of a file without definitions does not show where they end
-    return first_symbol if first_symbol > 1 else max(referenced(dynamic, lazily=False), default=0) + 1
+    return first_symbol if first_symbol > 1 else max(reloc_symbols(dynamic, lazily=False), default=0) + 1

@@ -187,9 +187,9 @@ class SymbolScopes:
 
     def of(self, loaded: LoadedObject) -> list[LoadedObject]:
         """Return the objects in which symbols of an object are looked up, in order."""
-        return [*(self._global | self.list_of(loaded.load_root))]
+        return [*(self._global | self.local_scope_of(loaded.load_root))]
 
-    def list_of(self, root: LoadedObject) -> dict[LoadedObject, None]:
+    def local_scope_of(self, root: LoadedObject) -> dict[LoadedObject, None]:
         """Return an object and all its direct and indirect dependencies."""
         found = {root: None}
         todo = [root]

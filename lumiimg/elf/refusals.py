@@ -165,7 +165,7 @@ class StaticTls:
         """Space left for libraries opened with dlopen."""
         return self._size - self._used
 
-    def take(self, facts: ElfFacts) -> bool:
+    def allocate(self, facts: ElfFacts) -> bool:
         """Allocate the block of a library opened with dlopen; return False if there is not enough space."""
         if not self._is_known or not facts.flags & DF_STATIC_TLS or not facts.tls_size_bytes:
             return True

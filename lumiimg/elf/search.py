@@ -85,7 +85,7 @@ class ElfCache:
 
         self.denied: dict[str, None] = {}
         """Paths that could not be opened because of missing rights."""
-        self._judged = cache(self._judge_at)
+        self._checked = cache(self._check_at)
         self._files: dict[Hashable, Candidate] = {}
 
     def open(self, path: str, machine: int | None = None, *, to_run: bool = False) -> Candidate:
@@ -93,12 +93,12 @@ class ElfCache:
 
         `to_run`: the kernel opens it, which requires the right to run it, not to read it.
         """
-        found = self._judged(path, self.fs.open_exec if to_run else self.fs.open)
+        found = self._checked(path, self.fs.open_exec if to_run else self.fs.open)
         if machine is None or found.machine in (None, machine):
             return found
         return Candidate(path, errno=errno.ENOENT, is_other_machine=True)
 
-    def _judge_at(self, path: str, open_file: Callable[[str], OpenFile]) -> Candidate:
+    def _check_at(self, path: str, open_file: Callable[[str], OpenFile]) -> Candidate:
         try:
             file = open_file(path)
         except OSError as error:
@@ -112,7 +112,7 @@ class ElfCache:
             if known is not None:  # the same file by another name
                 return replace(known, path=path)
             try:
-                found = self._files[file.identity] = _judge(path, file)
+                found = self._files[file.identity] = _check_file(path, file)
             except (OSError, BadInputError):
                 return Candidate(path, problem="cannot read file data", errno=errno.EIO)
             return found
@@ -128,7 +128,7 @@ def _cannot_open(path: str, number: int) -> Candidate:
     return Candidate(path, problem=problem, errno=number)
 
 
-def _judge(path: str, file: OpenFile) -> Candidate:
+def _check_file(path: str, file: OpenFile) -> Candidate:
     """Check an open file as `open_verify` does, in the same order and with the same messages."""
     if isinstance(file, SnapshotElf):
         return Candidate(path, file.facts, machine=file.facts.machine, identity=file.identity, is_recorded=True)
@@ -193,7 +193,7 @@ class SearchRules:
         """Subdirectories tried between a directory and a name, in order."""
         self._legacy = legacy_subdirectories(machine, self._minor)
         past_file = (errno.ENOTDIR,) if since(self._minor, _FIRST_MINOR_PAST_ENOTDIR) else ()
-        self._goes_past = (0, errno.ENOENT, errno.EACCES, *past_file)
+        self._skippable_errnos = (0, errno.ENOENT, errno.EACCES, *past_file)
         """Values of errno after which the next directory of a list is tried."""
         self._values = {"LIB": loader.lib, "PLATFORM": config.platform(machine)}
         self._absent: set[str] = set()
@@ -269,7 +269,7 @@ class SearchRules:
                     found = self._open(directory + subdirectory + name)
                     number = found.errno
                     yield found
-            if number not in self._goes_past:
+            if number not in self._skippable_errnos:
                 return
 
     def _in_cache(self, name: str, requester: LoadedObject) -> Iterator[Candidate]:

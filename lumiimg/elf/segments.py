@@ -139,13 +139,13 @@ class StringTable:
         size_bytes: int,
         *,
         is_whole: bool = False,
-        most_bytes: int = MAX_NAMES_BYTES,
+        max_bytes: int = MAX_NAMES_BYTES,
     ) -> None:
-        """Open a table; `is_whole`: read all of it. `most_bytes`: limit on the total length of the returned names."""
+        """Open a table; `is_whole`: read all of it. `max_bytes`: limit on the total length of the returned names."""
         self._segments = segments
         self._address = address
         self._size_bytes = size_bytes
-        self._most_bytes = self._left_bytes = most_bytes
+        self._most_bytes = self._left_bytes = max_bytes
         self._block_at = 0
         self._block = segments.at(address, size_bytes) if is_whole or size_bytes <= _WHOLE_STRINGS_BYTES else b""
 

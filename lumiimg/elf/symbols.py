@@ -87,7 +87,7 @@ def undefined_symbols(file: RandomAccess, *, lazily: bool = False) -> frozenset[
     `lazily`: only those looked up at load time if calls are bound at their first use. Raises ElfError.
     """
     dynamic = Dynamic(file)
-    numbers = referenced(dynamic, lazily=lazily)
+    numbers = reloc_symbols(dynamic, lazily=lazily)
     if not numbers:
         return frozenset()
     # the hash table need not show the number of symbols: it contains only those that the file defines
@@ -148,7 +148,7 @@ class SymbolTable:
         if len(self._table) != self._count * SYMBOL.size:
             raise ElfError("the symbol table runs past its segment")
         self.names = StringTable(
-            segments, values[DT_STRTAB], values[DT_STRSZ], is_whole=True, most_bytes=_MAX_NAMES_BYTES
+            segments, values[DT_STRTAB], values[DT_STRSZ], is_whole=True, max_bytes=_MAX_NAMES_BYTES
         )
 
     def exports(self) -> Iterator[tuple[int, int]]:
@@ -216,7 +216,7 @@ def words(dynamic: Dynamic, address: int, count: int) -> array.array[int]:
     return array.array("I", data)
 
 
-def referenced(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
+def reloc_symbols(dynamic: Dynamic, *, lazily: bool) -> dict[int, bool]:
     """Return, by the number of each symbol in a relocation, whether its data is copied from another object.
 
     `lazily`: only relocations processed at load time. The supported machines use only RELA.

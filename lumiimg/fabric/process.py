@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
-from lumiimg.elf import dlsym, undefined_in
+from lumiimg.elf import dlsym, find_undefined
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC, PROVIDER_FILE
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def cxi_provider(process: Process, root: RootFileSystem, provider_path: str | No
         outcome = process.dlopen(name, libfabric)
         if outcome.root is None or not outcome.ok or not _is_provider(process, outcome.root):
             continue
-        symbols = undefined_in(process, outcome.objects)
+        symbols = find_undefined(process, outcome.objects)
         if not symbols.found or not symbols.is_sure:
             return outcome.root.path
     return None

@@ -32,7 +32,7 @@ def rccl_by_linking(process: Process, opened: LoadedObject) -> tuple[LoadedObjec
     If no caller is found, or symbols cannot be read, these are the RCCL known by its name and None; (None, None) for a
     torch that neither references the function nor contains an RCCL.
     """
-    below = [*process.scopes.list_of(opened)]
+    below = [*process.scopes.local_scope_of(opened)]
     by_name = rccl_in(process)
     try:
         found = {each: reference for each in below if (reference := reference_of(process, each, INIT_CALL)) is not None}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf import Process, definer_of, dlsym, reference_of, undefined_in
+from lumiimg.elf import Process, definer_of, dlsym, find_undefined, reference_of
 from lumiimg.image import open_image
 from tests.shared.elf_builder import entry_at, exe, patched, runpath, settings_here, so, with_symbol
 from tests.shared.programs import EVERYTHING
@@ -148,7 +148,7 @@ def modelled(it: Drawn) -> tuple[Bindings, list[str | None]]:
                     # the loader does not look up what the linker has bound
                     if reference and definer and not reference.is_bound:
                         bound[each.path, name] = definer.path
-            if undefined_in(process, ours).found:
+            if find_undefined(process, ours).found:
                 return bound, found
             if outcome.root is not process.objects[0]:
                 assert outcome.root is not None

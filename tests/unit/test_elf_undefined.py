@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lumiimg.elf import Process, interposed, undefined_in
+from lumiimg.elf import Process, find_interposer, find_undefined
 from lumiimg.image import open_image
 from tests.shared.elf_builder import exe, runpath, settings_here, so
 
@@ -61,11 +61,11 @@ class Situation:
         with open_image(Path("/")) as image:
             process = Process(image.root, settings_here({}))
             outcome = process.start(str(program), exec_start=True)
-            found = [not outcome.errors and not undefined_in(process, process.objects, process.objects).found]
+            found = [not outcome.errors and not find_undefined(process, process.objects, process.objects).found]
             for flags, path in self.opens if found[0] else ():
                 outcome = process.dlopen(str(path), rtld_global="g" in flags)
                 lazy = () if "n" in flags else outcome.objects
-                found.append(not outcome.errors and not undefined_in(process, outcome.objects, lazy).found)
+                found.append(not outcome.errors and not find_undefined(process, outcome.objects, lazy).found)
         return _up_to_the_first(found)
 
 
@@ -112,7 +112,7 @@ def test_a_library_that_is_preloaded_serves_a_function_before_one_that_is_needed
         asking, own = process.find("libuser.so"), process.find("libown.so")
         assert asking is not None
         assert own is not None
-        found = interposed(process, asking, own, "shared_")
+        found = find_interposer(process, asking, own, "shared_")
         assert found is not None
         assert (found[0].path, found[1]) == (str(preloaded), "shared_function")
 

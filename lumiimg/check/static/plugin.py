@@ -12,7 +12,7 @@ from lumiimg.check.registry import remedies_for
 from lumiimg.check.static.load_faults import add_closed, failed_load, judge_denied, loop_of_links, searched_first
 from lumiimg.core.errors import BadInputError, one_line
 from lumiimg.core.findings import Remedy, Severity
-from lumiimg.elf import dlsym, exported_symbols, undefined_in
+from lumiimg.elf import dlsym, exported_symbols, find_undefined
 from lumiimg.fabric.path import (
     LIBCXI,
     LIBFABRIC,
@@ -101,7 +101,7 @@ class PluginJudgement:
         dangling.sort(key=lambda file: posixpath.basename(file) not in asked)
         elsewhere = [file for file in plugins if file not in dangling]
         same_name = [file for file in elsewhere if posixpath.basename(file) in asked]
-        passed_over = next(filter(None, map(process.passes_over, same_name)), None)
+        passed_over = next(filter(None, map(process.skip_reason, same_name)), None)
         searched = str(process.config.library_path)
         # a loop of symlinks ends the search there (glibc elf/dl-load.c, open_path)
         loops = [file for file in dangling if posixpath.dirname(file) in searched.split(":") and loop_at(root, file)]
@@ -215,7 +215,7 @@ def _hides_a_search(image: Image) -> bool:
 
 def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
     """Judge the symbols of a plugin whose libraries are all found."""
-    path, symbols = plugin.path, undefined_in(process, outcome.objects)
+    path, symbols = plugin.path, find_undefined(process, outcome.objects)
     lacking = symbols.lines
     if lacking and symbols.is_sure:
         of = {"symbol": symbols.found[0].symbol.name}
@@ -232,9 +232,9 @@ def _judge_symbols(outcome: LoadResult, process: Process, plugin: LoadedObject, 
 
 def _judge_called_later(outcome: LoadResult, process: Process, plugin: LoadedObject, found: Findings) -> None:
     """Judge the fabric's libraries that are loaded at start: an undefined function ends the process when called."""
-    fabric = [each for each in process.scopes.list_of(plugin) if each is plugin or part_of(each.path)]
+    fabric = [each for each in process.scopes.local_scope_of(plugin) if each is plugin or part_of(each.path)]
     there = [each for each in fabric if each not in outcome.objects]
-    lacking = undefined_in(process, there)
+    lacking = find_undefined(process, there)
     if lacking.found and lacking.is_sure:
         file, of = lacking.found[0].loaded.path, {"symbol": lacking.found[0].symbol.name}
         details: FindingDetails = {"where": file, "evidence": lacking.lines}

@@ -20,10 +20,10 @@ from lumiimg.core.findings import Severity
 from lumiimg.elf import (
     duplicate_libraries,
     exported_at,
+    find_interposer,
+    find_undefined,
     glibc_mismatch,
-    interposed,
     is_glibc_part,
-    undefined_in,
 )
 from lumiimg.fabric.path import LIBCXI, LIBFABRIC
 from lumiimg.fabric.process import is_hip, users_of_hip
@@ -88,7 +88,7 @@ def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -
         provider, taken = process.find(name) if name in user.facts.needed else None, None
         if provider is not None:
             with contextlib.suppress(OSError, BadInputError):
-                taken = interposed(process, user, provider, _PREFIXES[name])
+                taken = find_interposer(process, user, provider, _PREFIXES[name])
             if taken is not None:
                 first, function = taken
                 names = {"user": user.path, "function": function, "provider": provider.path}
@@ -145,7 +145,7 @@ def judge_symbols(job: JobProcess, begun: StartedProcess, found: Findings) -> St
     lazy = {loaded for loaded in objects if not (opens_at_once and loaded.load_root.by_dlopen)} - {rccl}
     if process.config.bind_now:
         lazy.clear()
-    symbols = undefined_in(process, objects, lazy)
+    symbols = find_undefined(process, objects, lazy)
     if symbols.unread is not None and job.is_program:
         names = {"job": job.title, "why": symbols.unread}
         found.add("program.load", Severity.UNKNOWN, reason="unread", names=names, where=job.program)
