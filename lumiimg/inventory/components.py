@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 _LIBMPI = "libmpi.so."
 _FABRIC_OR_MPI = rf"{re.escape(LIBFABRIC)}|{re.escape(LIBCXI)}|{re.escape(_LIBMPI)}(?:12|40)"
 _WANTED = re.compile(rf"{RCCL_OR_PLUGIN.pattern}|{ROCM_LIBRARY.pattern}|{_FABRIC_OR_MPI}|hipcc|python3")
-_MOST_RCCLS, _MOST_MODULES = 200, 2000
-_MOST_BYTES, _ENTRY_BYTES = 256 << 20, 64
+_MAX_RCCLS, _MAX_MODULES = 200, 2000
+_MAX_BYTES, _ENTRY_BYTES = 256 << 20, 64
 """Limit on all paths recorded for an image, and Python's overhead of each; one with PyTorch and vLLM has 10 MiB."""
-_OF_KERNEL = ("/proc/", "/sys/")
+_KERNEL_FOLDERS = ("/proc/", "/sys/")
 _SITE = re.compile(r"/.*/python3(?:\.\d{1,2})?/(?:site|dist)-packages")
 _STEMS = tuple(file.removesuffix(".so") for file in PLUGIN_FILES)
 _NAME_OF_SYSTEM = re.compile(r"[a-z0-9._-]+")
@@ -52,7 +52,7 @@ _LOCAL_ROCM = re.compile(r"rocm(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)")
 
 
 @dataclass(slots=True)
-class _Found:
+class _RelevantPaths:
     """The relevant paths of an image, in the order of one walk."""
 
     files: list[str] = field(default_factory=list)
@@ -74,15 +74,15 @@ class _Found:
             self._note(self.links, path)
         elif kind is FileKind.FILE and may_have_code(path):
             self._note(self.code, path)
-        if name.endswith(METADATA) and len(self.metadata) < MOST_DISTRIBUTIONS:
+        if name.endswith(METADATA) and len(self.metadata) < MAX_DISTRIBUTIONS:
             self._note(self.metadata, path)
         self.has_conda = self.has_conda or name == "conda-meta"
 
     def _note(self, paths: list[str], path: str) -> None:
         paths.append(path)
         self.size_bytes += len(path) + _ENTRY_BYTES
-        if self.size_bytes > _MOST_BYTES:
-            raise ImageError(f"the paths of its libraries, programs and links exceed {_MOST_BYTES >> 20} MiB")
+        if self.size_bytes > _MAX_BYTES:
+            raise ImageError(f"the paths of its libraries, programs and links exceed {_MAX_BYTES >> 20} MiB")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +119,11 @@ class Inventory:
     def distributions(self) -> Mapping[str, Mapping[str, Distribution]]:
         """Python distributions by name for each folder that has some, without those bundled inside others.
 
-        At most `MOST_DISTRIBUTIONS`.
+        At most `MAX_DISTRIBUTIONS`.
         """
         sites: dict[str, dict[str, Distribution]] = {}
         latest = None
-        for distribution in filter(None, map(distribution_of, self._found.metadata)):
+        for distribution in filter(None, map(distribution_of, self._paths.metadata)):
             site = distribution.site
             is_inside = latest is not None and site.startswith(f"{latest}/")  # a folder precedes its content
             if site in sites or _SITE.fullmatch(site) or not is_inside:
@@ -139,19 +139,19 @@ class Inventory:
     def modules_in(self, site: str) -> list[str]:
         """Return the compiled modules in a folder, without torch's and NumPy's; if there are too many, the first."""
         inside = f"{self.image.root.resolve_where_possible(site)}/"
-        of_others = (path for path in self._found.code if path.startswith(inside) and path.endswith(".so"))
+        of_others = (path for path in self._paths.code if path.startswith(inside) and path.endswith(".so"))
         own = ("torch/", "numpy/", "numpy.libs/")
-        return list(islice((path for path in of_others if not path.startswith(own, len(inside))), _MOST_MODULES))
+        return list(islice((path for path in of_others if not path.startswith(own, len(inside))), _MAX_MODULES))
 
     @property
     def has_all_distributions(self) -> bool:
         """Whether no distribution was left out because of the limit."""
-        return len(self._found.metadata) < MOST_DISTRIBUTIONS
+        return len(self._paths.metadata) < MAX_DISTRIBUTIONS
 
     @property
     def has_conda(self) -> bool:
         """Whether conda has installed packages; of those, only Python distributions are read."""
-        return self._found.has_conda
+        return self._paths.has_conda
 
     @cached_property
     def site_packages(self) -> str | None:
@@ -169,7 +169,7 @@ class Inventory:
     @cached_property
     def rccl(self) -> Rccl:
         """Main RCCL: torch's own, else ROCm's, else any other, of those that state a version; empty without one."""
-        files = [path for path in self._found.files if part_of(path) is Part.RCCL]
+        files = [path for path in self._paths.files if part_of(path) is Part.RCCL]
         for path in sorted(files, key=lambda path: ("/torch/lib/" not in path, "/opt/rocm" not in path, path)):
             with contextlib.suppress(OSError, ImageError):
                 if (rccl := self.rccl_at(path)).version is not None:
@@ -187,25 +187,25 @@ class Inventory:
     @property
     def rccl_files(self) -> list[str]:
         """Paths with the name of an RCCL or a net plugin, sorted; if there are too many, the first."""
-        return sorted(self._called(RCCL_OR_PLUGIN))[:_MOST_RCCLS]
+        return sorted(self._files_named(RCCL_OR_PLUGIN))[:_MAX_RCCLS]
 
     def libraries_called(self, names: Collection[str]) -> Iterator[str]:
         """Yield the paths of libraries and links that have one of these names."""
-        return (path for path in (*self._found.code, *self._found.links) if path.rpartition("/")[2] in names)
+        return (path for path in (*self._paths.code, *self._paths.links) if path.rpartition("/")[2] in names)
 
     @cached_property
     def gpu_code(self) -> GpuCode:
         """GPU code in the image's files."""
-        return read_gpu_code(self.image.root, self._found.code, self._found.links)
+        return read_gpu_code(self.image.root, self._paths.code, self._paths.links)
 
-    def _called(self, name: re.Pattern[str]) -> list[str]:
-        return [path for path in self._found.files if name.fullmatch(path.rpartition("/")[2])]
+    def _files_named(self, name: re.Pattern[str]) -> list[str]:
+        return [path for path in self._paths.files if name.fullmatch(path.rpartition("/")[2])]
 
     @cached_property
-    def _found(self) -> _Found:
-        found = _Found()
+    def _paths(self) -> _RelevantPaths:
+        found = _RelevantPaths()
         for path, kind in self.image.root.walk():
-            if not path.startswith(_OF_KERNEL):
+            if not path.startswith(_KERNEL_FOLDERS):
                 found.look_at(path, kind)
         return found
 
@@ -213,11 +213,11 @@ class Inventory:
     def _components(self) -> dict[str, str | None]:
         """Components with their versions; None if a version is not known."""
         found: dict[str, str | None] = {}
-        for part in (self._of_system(), self._of_rocm(), self._of_fabric(), self._of_python()):
+        for part in (self._system_parts(), self._rocm_parts(), self._fabric_parts(), self._python_parts()):
             found |= {name: version for name, version in part if version is not None or name not in found}
         return found
 
-    def _of_system(self) -> Iterator[tuple[str, str | None]]:
+    def _system_parts(self) -> Iterator[tuple[str, str | None]]:
         name = self.os_release.get("ID", "")
         if _NAME_OF_SYSTEM.fullmatch(name) and name not in NOT_PYTHON:
             yield name, None
@@ -225,7 +225,7 @@ class Inventory:
         if self.glibc is not None:
             yield "glibc", self.glibc
 
-    def _of_python(self) -> Iterator[tuple[str, str | None]]:
+    def _python_parts(self) -> Iterator[tuple[str, str | None]]:
         if self.site_packages is not None:
             for name, distribution in self.distributions[self.site_packages].items():
                 if name not in NOT_PYTHON and is_version(distribution.version):
@@ -236,17 +236,17 @@ class Inventory:
     def _version_of_python(self) -> str | None:
         if self.site_packages is not None and (named := re.search(r"/python(3\.\d{1,2})/", self.site_packages)):
             return named[1]
-        programs = [path for path in self._found.files if path.endswith("/bin/python3")]
+        programs = [path for path in self._paths.files if path.endswith("/bin/python3")]
         programs.sort(key=lambda path: path != "/usr/bin/python3")
         return next(filter(None, (version_of_program(self.image.root, path) for path in programs)), None)
 
-    def _of_rocm(self) -> Iterator[tuple[str, str | None]]:
+    def _rocm_parts(self) -> Iterator[tuple[str, str | None]]:
         root = self.image.root
-        libraries = self._called(ROCM_LIBRARY)
+        libraries = self._files_named(ROCM_LIBRARY)
         has_rocm, version = rocm_of(root, libraries, self.rccl_at)
         if has_rocm:
             yield from (("rocm", version), ("hip", None))
-        if any(path.endswith("/hipcc") for path in self._found.files):
+        if any(path.endswith("/hipcc") for path in self._paths.files):
             yield "rocm-devel", None
         torch = self.distributions[self.site_packages].get("torch") if self.site_packages else None
         if torch is not None and (local := _LOCAL_ROCM.search(torch.version)):
@@ -256,13 +256,13 @@ class Inventory:
         if is_in_wheels:
             yield "wheel-rocm", version
 
-    def _of_fabric(self) -> Iterator[tuple[str, str | None]]:
+    def _fabric_parts(self) -> Iterator[tuple[str, str | None]]:
         if self.rccl.version is not None:
             yield "rccl", self.rccl.version
         if versions := self._net_api():
             yield from (("net-plugin", None), ("net-api", str(versions[0])), ("net-api-oldest", str(versions[-1])))
         for component, name in (("libfabric", LIBFABRIC), ("libcxi", LIBCXI), ("mpi", _LIBMPI)):
-            paths = (path for path in self._found.files if path.rpartition("/")[2].startswith(name))
+            paths = (path for path in self._paths.files if path.rpartition("/")[2].startswith(name))
             names = {path.rpartition("/")[2] for path in paths if _is_elf(self.image.root, path)}
             if names:
                 yield component, None
@@ -280,7 +280,7 @@ class Inventory:
         else:
             names = () if rccl.opens_none(named) else rccl.names(named) or PLUGIN_FILES
         unusual = {name for name in names if "/" not in name and part_of(name) is not Part.PLUGIN}
-        files = [*self._found.files, *(root.find(unusual) if unusual else ())]
+        files = [*self._paths.files, *(root.find(unusual) if unusual else ())]
         for name in names:
             for path in [name] if name.startswith("/") else [path for path in files if path.rpartition("/")[2] == name]:
                 if versions := net_api(exported_at(root, path, NET_SYMBOL)):
@@ -308,7 +308,7 @@ def _is_elf(root: RootFileSystem, path: str) -> bool:
 # A distribution is identified by the name of its metadata: `NAME-VERSION.dist-info`, a folder (PEP 376, PEP 427), or
 # `NAME-VERSION-pyX.Y.egg-info`, a folder or a file, where the part after the version is optional (setuptools; Debian).
 
-MOST_DISTRIBUTIONS = 20_000
+MAX_DISTRIBUTIONS = 20_000
 """Maximum number for one image, or for the folders of one call; more are left out."""
 METADATA = (".dist-info", ".egg-info")
 """Endings of the names of distribution metadata."""
@@ -316,7 +316,7 @@ _NAME, _VERSION = r"[A-Za-z0-9._]{1,128}", r"[A-Za-z0-9.+!_]{1,64}"
 _NAMED = re.compile(rf"({_NAME})-({_VERSION})(?:-py3[\w.-]{{0,64}})?\.(?:dist|egg)-info", re.ASCII)
 _MODULE = re.compile(r".+\.(?:cpython-3[0-9]+[^/]*|abi3)\.so")
 _OLD_NUMPY, _NEW_NUMPY = b"numpy.core._multiarray_umath", b"numpy._core._multiarray_umath"
-_LARGEST_MODULE_BYTES, _MOST_READ_BYTES = 4 << 20, 64 << 20
+_MAX_MODULE_BYTES, _MAX_READ_BYTES = 4 << 20, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +348,12 @@ def versions_in(root: RootFileSystem, folders: Iterable[str]) -> dict[str, str]:
     for folder in folders:
         with contextlib.suppress(OSError, ImageError):
             for distribution in filter(None, (distribution_of(f"{folder}/{n}") for n, _ in root.list_dir(folder))):
-                if len(found) < MOST_DISTRIBUTIONS:
+                if len(found) < MAX_DISTRIBUTIONS:
                     found.setdefault(distribution.name, distribution.version)
     return found
 
 
-def of_other_torch(root: RootFileSystem, c10: str, modules: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]:
+def broken_modules(root: RootFileSystem, c10: str, modules: Sequence[str], prefixes: tuple[str, ...]) -> dict[str, str]:
     """Return the modules that need symbols which the image's libc10 lacks, each with the first such symbol."""
     offered = exported_at(root, c10)
     found: dict[str, str] = {}
@@ -365,11 +365,11 @@ def of_other_torch(root: RootFileSystem, c10: str, modules: Sequence[str], prefi
     return found
 
 
-def of_numpy_1(root: RootFileSystem, modules: Sequence[str]) -> Iterator[str]:
+def numpy_1_modules(root: RootFileSystem, modules: Sequence[str]) -> Iterator[str]:
     """Yield the modules compiled with NumPy 1; large modules are not read."""
-    left = _MOST_READ_BYTES
+    left = _MAX_READ_BYTES
     for path in filter(_MODULE.fullmatch, modules):
-        data = read_or_empty(root, path, min(_LARGEST_MODULE_BYTES, left))
+        data = read_or_empty(root, path, min(_MAX_MODULE_BYTES, left))
         left -= len(data)
         if _OLD_NUMPY in data and _NEW_NUMPY not in data:
             yield path

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _WORST_FIRST = (GpuFit.NO, GpuFit.UNKNOWN, GpuFit.XNACK, GpuFit.PART, GpuFit.RUNS)
 _NO_CODE = "no GPU code was found in it"
-_ENOUGH = 0.5
+_MIN_ACCEPTED_SHARE = 0.5
 """Minimum share of accepted bundles in a component every job uses: some in torch and vLLM are only for newer GPUs."""
 _WHICH = "there are several, for different GPUs; which one a job loads is not known"
 
@@ -105,17 +105,17 @@ class MachineGpu(NamedTuple):
 
 
 def account_of_gpu(
-    contents: Inventory, of: MachineGpu | None, variable: Callable[[str], str | None], loaded: Iterable[str]
+    contents: Inventory, machine_gpu: MachineGpu | None, variable: Callable[[str], str | None], loaded: Iterable[str]
 ) -> GpuAccount | None:
     """Return whether a GPU accepts the code in an image; None without a known AMD GPU.
 
     `variable` returns the value of a variable in a process in the container. `loaded`: the files of a job's process, as
     found by its loader.
     """
-    if of is None:
+    if machine_gpu is None:
         return None
     try:
-        gpu = node_gpu(of.processor, variable(XNACK))
+        gpu = node_gpu(machine_gpu.processor, variable(XNACK))
     except GpuCodeError:
         return None
     files: set[str] = set()
@@ -123,7 +123,8 @@ def account_of_gpu(
         with contextlib.suppress(OSError, ImageError):  # a host file
             files.add(contents.image.root.resolve(path))
     parts = component_fits(contents.gpu_code, gpu, frozenset(files))
-    return GpuAccount(str(gpu), of.machine, parts, overridden_processor(of.processor, variable(OVERRIDE)))
+    processor = overridden_processor(machine_gpu.processor, variable(OVERRIDE))
+    return GpuAccount(str(gpu), machine_gpu.machine, parts, processor)
 
 
 def component_fits(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = frozenset()) -> tuple[ComponentFit, ...]:
@@ -137,13 +138,13 @@ def component_fits(code: GpuCode, gpu: GpuTarget, loaded: frozenset[str] = froze
 
 def _verdict(component: str, files: Sequence[CodeFile], gpu: GpuTarget, loaded: frozenset[str]) -> ComponentFit:
     role = role_of(component)
-    counting = [file for file in files if _counts(file, component, loaded)]
+    counting = [file for file in files if _is_loaded(file, component, loaded)]
     fits = {file.fit for file in counting or files if file.fit}
     fit = next(each for each in _WORST_FIRST if each in fits)
     why = None
     if not counting and len(fits) > 1 and fit is not GpuFit.PART:
         fit, why = (GpuFit.UNKNOWN, _WHICH) if role.needed else (GpuFit.PART, None)
-    elif fit is GpuFit.PART and role.needed and (share := _share(counting or files, gpu)) < _ENOUGH:
+    elif fit is GpuFit.PART and role.needed and (share := _share(counting or files, gpu)) < _MIN_ACCEPTED_SHARE:
         fit, why = GpuFit.UNKNOWN, f"only {share:.0%} of its code bundles are for this GPU"
     elif fit is GpuFit.UNKNOWN:
         why = "the files do not show whether the GPU accepts such code"
@@ -173,7 +174,7 @@ def _share(files: Sequence[CodeFile], gpu: GpuTarget) -> float:
     return taken / sum(each.count for each in bundles)
 
 
-def _counts(file: CodeFile, component: str, loaded: frozenset[str]) -> bool:
+def _is_loaded(file: CodeFile, component: str, loaded: frozenset[str]) -> bool:
     """Return whether a process loads a file, or kernels from a folder: below that of a library of the component."""
     if file.form is not CodeForm.KERNELS:
         return file.path in loaded

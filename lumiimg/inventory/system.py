@@ -25,7 +25,7 @@ _STATUS_LIMIT_BYTES = 64 << 20
 _FIELD = re.compile(r"^(Package|Version|Status): (.*)$", re.MULTILINE)
 _PLACES = ("/etc/os-release", "/usr/lib/os-release")
 _LIMIT_BYTES = 64 << 10
-_LONGEST_VALUE = 256
+_MAX_VALUE_CHARACTERS = 256
 _ASSIGNMENT = re.compile(r"([A-Za-z0-9_]+)=([\"']?)(.*)\2")
 _ESCAPED = re.compile(r"\\([\\$\"'`])")
 
@@ -41,9 +41,9 @@ _DPKG = (re.compile(r"rocm-core[\d.]*|librocm-core\d+"), re.compile(r"libamdhip6
 _NUMBERED = re.compile(r"lib(?:rocm-core|rccl|hsa-runtime64)\.so\.\d+\.\d+\.(\d{1,2})(\d\d)(\d\d)")
 _HIP = re.compile(r"libamdhip64\.so\.(\d{1,2}\.\d{1,2})\.\d+")
 _RCCL = re.compile(r".*/librccl\.so[.\d]*")
-_MOST_RCCLS = 4
-_OF_WHEELS = re.compile(r"/(?:site|dist)-packages/")
-_RUNS = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
+_MAX_RCCLS = 4
+_IN_WHEEL = re.compile(r"/(?:site|dist)-packages/")
+_RUNTIME_LIBRARY = re.compile(r"/lib(?:amdhip64|rccl)\.so[.\d]*$")
 
 
 def os_release(root: RootFileSystem) -> dict[str, str]:
@@ -51,7 +51,7 @@ def os_release(root: RootFileSystem) -> dict[str, str]:
     texts = (read_or_empty(root, path, _LIMIT_BYTES).decode("utf-8", "replace") for path in _PLACES)
     lines = next(filter(None, texts), "").splitlines()
     found = filter(None, (_ASSIGNMENT.fullmatch(line.strip()) for line in lines))
-    return {match[1]: _ESCAPED.sub(r"\1", match[3])[:_LONGEST_VALUE] for match in found}
+    return {match[1]: _ESCAPED.sub(r"\1", match[3])[:_MAX_VALUE_CHARACTERS] for match in found}
 
 
 def packages_of_dpkg(root: RootFileSystem) -> Iterator[tuple[str, str]]:
@@ -72,15 +72,15 @@ def rocm_of(root: RootFileSystem, libraries: Sequence[str], rccl_at: Callable[[s
     `libraries` are the paths in it that match `ROCM_LIBRARY`; `rccl_at` reads an RCCL. A version of two parts is a
     release with an unknown patch level.
     """
-    own = [path for path in libraries if _OF_WHEELS.search(path) is None]
+    own = [path for path in libraries if _IN_WHEEL.search(path) is None]
     version = next(_claimed_versions(root, own, rccl_at), None)
     return bool(own) or version is not None, version
 
 
 def rocm_in_wheels(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> tuple[bool, str | None]:
     """Return the same for the ROCm included in Python wheels, such as AMD's `rocm-sdk-core`."""
-    theirs = [path for path in libraries if _OF_WHEELS.search(path) and _RUNS.search(path)]
-    versions = [*_of_rccl(theirs, rccl_at), *_of_hip(theirs)]
+    theirs = [path for path in libraries if _IN_WHEEL.search(path) and _RUNTIME_LIBRARY.search(path)]
+    versions = [*_rccl_versions(theirs, rccl_at), *_hip_versions(theirs)]
     return bool(theirs), versions[0] if versions else None
 
 
@@ -98,21 +98,21 @@ def _claimed_versions(root: RootFileSystem, libraries: Sequence[str], rccl_at: C
     numbers = filter(None, (_NUMBERED.fullmatch(path.rpartition("/")[2]) for path in libraries))
     yield from (".".join(str(int(number)) for number in match.groups()) for match in numbers)
     yield from _versions(*hip)
-    yield from _of_rccl(libraries, rccl_at)
-    yield from _of_hip(libraries)
+    yield from _rccl_versions(libraries, rccl_at)
+    yield from _hip_versions(libraries)
 
 
 def _versions(*texts: str) -> list[str]:
     return [match[1] for match in map(_VERSION.match, texts) if match]
 
 
-def _of_hip(libraries: Sequence[str]) -> list[str]:
+def _hip_versions(libraries: Sequence[str]) -> list[str]:
     return [match[1] for match in (_HIP.fullmatch(path.rpartition("/")[2]) for path in libraries) if match]
 
 
-def _of_rccl(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
+def _rccl_versions(libraries: Sequence[str], rccl_at: Callable[[str], Rccl]) -> Iterator[str]:
     """Yield the ROCm version that RCCL was built with, or that of the only ROCm release with its version."""
-    for path in [path for path in libraries if _RCCL.fullmatch(path)][:_MOST_RCCLS]:
+    for path in [path for path in libraries if _RCCL.fullmatch(path)][:_MAX_RCCLS]:
         with contextlib.suppress(OSError, ImageError):
             rccl = rccl_at(path)
             release = rccl.generation.rocm if rccl.generation else ""

@@ -406,7 +406,7 @@ def test_a_bill_that_is_cut_short_says_so(base: Path, monkeypatch: pytest.Monkey
     with open_image(base) as opened:
         assert left_out(opened) == []
         with monkeypatch.context() as patch:
-            patch.setattr("lumiimg.inventory.components.MOST_DISTRIBUTIONS", 1)
+            patch.setattr("lumiimg.inventory.components.MAX_DISTRIBUTIONS", 1)
             assert left_out(opened) == ["too many Python distributions: not all are listed"]
         monkeypatch.setattr("lumiimg.inventory.system._STATUS_LIMIT_BYTES", 10)
         assert left_out(opened) == ["packages of dpkg are not listed: its status file cannot be read"]

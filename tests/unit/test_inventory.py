@@ -73,7 +73,7 @@ def test_distributions_are_found_in_any_folder_and_not_inside_others(root: Path)
 def test_more_distributions_than_any_image_has_are_left_out_and_counted(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lumiimg.inventory.components.MOST_DISTRIBUTIONS", 2)
+    monkeypatch.setattr("lumiimg.inventory.components.MAX_DISTRIBUTIONS", 2)
     with open_image(root) as image:
         contents = Inventory(image)
         assert len(contents.distributions[f"/{SITE}"]) == 2
@@ -85,7 +85,7 @@ def test_paths_that_fill_the_memory_are_refused(root: Path, monkeypatch: pytest.
     for number in range(200):
         (root / f"{number:0200}").touch()
         (root / f"{number:0200}-link").symlink_to("x")
-    monkeypatch.setattr("lumiimg.inventory.components._MOST_BYTES", 100 << 10)
+    monkeypatch.setattr("lumiimg.inventory.components._MAX_BYTES", 100 << 10)
     with open_image(root) as image:
         contents = Inventory(image)
         with pytest.raises(ImageError, match="exceed"):

@@ -14,7 +14,7 @@ from lumiimg.core.toml import package_toml
 from lumiimg.gpu import XNACK, GpuFit
 from lumiimg.host.container_view import wrong_processors
 from lumiimg.host.rccl_process import mpi_clash
-from lumiimg.inventory.components import of_numpy_1, of_other_torch
+from lumiimg.inventory.components import broken_modules, numpy_1_modules
 from lumiimg.resolve.driver_rule import window_on_node
 from lumiimg.resolve.rules import RuleOutcome
 from lumiimg.resolve.stack import stack_of
@@ -157,14 +157,14 @@ def _judge_python(contents: Inventory, packages: str, found: Findings) -> None:
     """Judge the compiled modules beside the framework of a job."""
     root, modules = contents.image.root, contents.modules_in(packages)
     prefixes = tuple(package_toml(__package__, "faults.toml")["c10"]["prefixes"])
-    lacking = of_other_torch(root, f"{packages}/torch/lib/libc10.so", modules, prefixes)
+    lacking = broken_modules(root, f"{packages}/torch/lib/libc10.so", modules, prefixes)
     if lacking:
         lines = tuple(f"{path}: undefined symbol: {symbol}" for path, symbol in lacking.items())
         names, where = {"first": lines[0]}, next(iter(lacking))
         found.add("image.other-torch", Severity.INFO, names=names, where=where, evidence=lines)
     numpy = contents.versions_in(packages).get("numpy", "")
     major = numpy.partition(".")[0]
-    old = of_numpy_1(root, modules) if major.isdecimal() and int(major) >= 2 else ()
+    old = numpy_1_modules(root, modules) if major.isdecimal() and int(major) >= 2 else ()
     if lines := tuple(f"{path}: compiled with NumPy 1" for path in old):
         names = {"version": numpy, "first": lines[0]}
         found.add("image.numpy", Severity.INFO, names=names, evidence=lines)
