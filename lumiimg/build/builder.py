@@ -35,7 +35,7 @@ from lumiimg.build.places import ANOTHER_NAME, log_path
 from lumiimg.build.progress import DOWNLOADS, IMAGE, BuildLog, BuildStage, Progress, StageClock
 from lumiimg.build.provenance import FOLDER, PLAN, SBOM, bill, carried_files, write_folder
 from lumiimg.build.strategy import Overlay, Sandbox, packed_again
-from lumiimg.catalog.settings import open_to_others
+from lumiimg.catalog.settings import ownership_problem
 from lumiimg.core.errors import BadInputError, FailedError
 from lumiimg.core.files import file_sha256, temporary_folder
 from lumiimg.core.redact import known_secrets
@@ -147,7 +147,7 @@ def build_image(plan: ImageBuild) -> BuiltImage:
     Raises MissingHereError if this machine cannot build what the cache lacks.
     """
     start, cache, output = time.monotonic(), LayerCache(plan.cache), plan.output
-    if others := open_to_others(plan.cache):
+    if others := ownership_problem(plan.cache):
         plan.progress.notice(f"the cache {plan.cache} {others}: anyone who can write to it controls what is built")
     work = Work(plan, steps_of(plan.chain, plan.machine), cache)
     steps = work.steps

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import find_site, site_to_make_for
+from lumiimg.catalog.sites import find_site, target_site
 from lumiimg.core.errors import FailedError, LumiimgError, MissingHereError, one_line
 from lumiimg.core.files import make_folder, read_beginning, temporary_folder
 from lumiimg.core.text import shell_quote
@@ -73,7 +73,7 @@ def find_proot(environment: Mapping[str, str], sources: Sources | None) -> Proot
 
 def built_elsewhere(request: str, environment: Mapping[str, str]) -> str:
     """Return the commands that build for this machine on another one, and copy the image here."""
-    site = site_to_make_for(environment, platform.node()).name
+    site = target_site(environment, platform.node()).name
     to = "HOST" if site == "generic" else Path(site).stem
     return f"lumiimg build {request} --site {shell_quote(site)} -o image.sif && rsync -P image.sif {shell_quote(to)}:"
 
@@ -101,7 +101,7 @@ def _module_proot(environment: Mapping[str, str], _: Sources | None) -> Proot:
     bash = which("bash", environment.get("PATH"))
     if bash is None or "MODULEPATH" not in environment:
         raise MissingHereError("no modules here")
-    site = find_site(site_to_make_for(environment, platform.node()).name, environment)
+    site = find_site(target_site(environment, platform.node()).name, environment)
     if not site.proot_modules:
         raise MissingHereError(f"no known module of {site.name} provides it")
     load = " ".join(("module", "load", *site.proot_modules))

@@ -21,7 +21,7 @@ from typing import Literal
 from msgspec import Struct, structs
 from packaging.version import Version
 
-from lumiimg.catalog.folders import Glance, file_names, glances, layer_folders, recipe_folders
+from lumiimg.catalog.folders import UnparsedLayer, file_names, layer_folders, recipe_folders, unparsed_layers
 from lumiimg.catalog.layers import NAME, Bootstrap, Layer, read_layer
 from lumiimg.catalog.releases import expand
 from lumiimg.core.decode import AnyText, DecodeError, Text, read_toml
@@ -31,9 +31,9 @@ FabricOption = Literal["auto", "host", "bundled", "none"]
 """Values of --fabric."""
 _ENDS_IN_VERSION = re.compile(r"-\d{1,4}(\.\d{1,5})*\Z")
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5})*")
-_FEW = 8
+_MAX_LISTED_NAMES = 8
 """Number of names that fit on one line of an error."""
-_MANY_IMAGES = 4096
+_MAX_IMAGES = 4096
 """Maximum number of files that are examined to find the images of a machine."""
 
 
@@ -44,7 +44,7 @@ class UnknownNameError(BadInputError):
         same = [other for other in known if other.lower() == name.lower()]
         near = same or difflib.get_close_matches(name[:LONG], known, n=3, cutoff=0.6)
         meant = [recipe for recipe in recipes if name == recipe or (not near and name in recipe.split("-"))]
-        all_of_them = f"known: {', '.join(sorted(known)) or 'none'}" if len(known) <= _FEW else ""
+        all_of_them = f"known: {', '.join(sorted(known)) or 'none'}" if len(known) <= _MAX_LISTED_NAMES else ""
         hint = f"did you mean {' or '.join(near)}?" if near else all_of_them
         listed = "" if all_of_them and not near else "`lumiimg list` shows all"
         if len(meant) == 1:
@@ -91,11 +91,11 @@ class Catalogue:
     layer_folders: tuple[Path, ...]
     recipe_folders: tuple[Path, ...]
     _read: dict[Path, Layer] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _bringing: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _possible_providers: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
-    def _glances(self) -> Mapping[str, Glance]:
-        return glances(self.layer_folders)
+    def _unparsed(self) -> Mapping[str, UnparsedLayer]:
+        return unparsed_layers(self.layer_folders)
 
     @cached_property
     def _known(self) -> frozenset[str]:
@@ -104,24 +104,24 @@ class Catalogue:
 
     def _families(self, mentioned: str = "variant") -> Iterator[Layer]:
         """Yield the families of bases that can be read and whose files contain a word."""
-        bases = (one for one in self._glances.values() if one.kind != "layer" and mentioned in one.text)
+        bases = (one for one in self._unparsed.values() if one.kind != "layer" and mentioned in one.text)
         for folder in dict.fromkeys(one.folder for one in bases):
             with suppress(DecodeError):
-                if (layer := self._in(folder)).variants:
+                if (layer := self._layer_in(folder)).variants:
                     yield layer
 
-    def _in(self, folder: Path) -> Layer:
+    def _layer_in(self, folder: Path) -> Layer:
         if folder not in self._read:
             self._read[folder] = read_layer(folder)
         return self._read[folder]
 
     def layer_names(self) -> list[str]:
         """Return the names of all bases and layers; for a family of bases, those of its members."""
-        return sorted({*self._glances, *self._known})
+        return sorted({*self._unparsed, *self._known})
 
     def knows(self, name: str) -> bool:
         """Return whether there is a base or a layer of that name."""
-        return name in self._glances or name in self._known
+        return name in self._unparsed or name in self._known
 
     def base_names(self) -> list[str]:
         """Return the names of all bases that can be read."""
@@ -131,33 +131,33 @@ class Catalogue:
         """Return the names of all recipes, without reading them."""
         return file_names(self.recipe_folders)
 
-    def may_bring(self, component: str) -> list[str]:
+    def possible_providers(self, component: str) -> list[str]:
         """Return the names of the layers whose files have a component as a key, or in `provides`.
 
         All layers that provide it are among them; most others need not be read to rule them out.
         """
-        if component in self._bringing:
-            return self._bringing[component]
+        if component in self._possible_providers:
+            return self._possible_providers[component]
         word = re.escape(component)
         key, provided = rf"""(?<![\w+-]){word}["']?\s*=(?!=)""", rf"""^provides\s*=\s*\[[^\]]*["']{word}["']"""
         sign = re.compile(f"{key}|{provided}", re.MULTILINE)
-        layers = ((name, one) for name, one in self._glances.items() if one.kind != "base")
+        layers = ((name, one) for name, one in self._unparsed.items() if one.kind != "base")
         found = sorted(name for name, one in layers if component == name or sign.search(one.text))
-        return self._bringing.setdefault(component, found)
+        return self._possible_providers.setdefault(component, found)
 
     def entry(self, name: str) -> Layer:
         """Read a base or a layer by its name. Raises UnknownNameError, or DecodeError if it is invalid."""
         is_path = Path(name).name in {"", ".."} or Path(name).name != name
         for folder in () if is_path else self.layer_folders:
             if os.path.lexists(folder / name / "layer.toml"):
-                return self._in(folder / name)
-        if (glance := self._glances.get(name)) is not None:
-            family = self._in(glance.folder)
+                return self._layer_in(folder / name)
+        if (unparsed := self._unparsed.get(name)) is not None:
+            family = self._layer_in(unparsed.folder)
             if any(variant.name == name for variant in family.variants):
                 return family.member(name)
         if (found := self._by_name(name)) is not None:
             others = (variant.has for family in self._families() for variant in reversed(family.variants))
-            return completed(found, others) if found.by_name else found
+            return with_derived_versions(found, others) if found.by_name else found
         raise UnknownNameError("base or layer", name, self.layer_names())
 
     def base(self, name: str) -> Layer:
@@ -179,8 +179,8 @@ class Catalogue:
 
     def _names_of_kind(self, kind: Literal["base", "layer"]) -> list[str]:
         names = [*self._known] if kind == "base" else []
-        for name, glance in self._glances.items():
-            if glance.kind in {kind, None}:  # most others need not be read for that
+        for name, unparsed in self._unparsed.items():
+            if unparsed.kind in {kind, None}:  # most others need not be read for that
                 with suppress(DecodeError):  # a broken folder of the user must not hide the others
                     if self.entry(name).kind == kind:
                         names.append(name)
@@ -192,11 +192,11 @@ class Catalogue:
         `rocm-7.2` is the newest of that version; an image that is not here is the base of its name, if its path says
         what it contains. Any other name is returned unchanged.
         """
-        if name in self._glances or Path(name).exists():
+        if name in self._unparsed or Path(name).exists():
             return name
         if (found := self._by_name(name)) is not None:
             return found.name
-        rests = {other.removeprefix(f"{name}."): other for other in self._glances if other.startswith(f"{name}.")}
+        rests = {other.removeprefix(f"{name}."): other for other in self._unparsed if other.startswith(f"{name}.")}
         versions = {Version(rest): other for rest, other in rests.items() if _VERSION.fullmatch(rest)}
         return versions[max(versions)] if versions and _ENDS_IN_VERSION.search(name) else name
 
@@ -205,7 +205,7 @@ class Catalogue:
         files = [family.named.file for family in self._families("[named]") if family.named and family.named.file]
         patterns = (re.sub(r"(\{\w+\})+", "*", file).lstrip("/") for file in files)
         found: dict[Path, float] = {}
-        for path in islice((path for pattern in patterns for path in Path("/").glob(pattern)), _MANY_IMAGES):
+        for path in islice((path for pattern in patterns for path in Path("/").glob(pattern)), _MAX_IMAGES):
             with suppress(OSError):  # it disappeared, or access is denied
                 if path.is_file():
                     found[path] = path.stat().st_mtime
@@ -289,7 +289,7 @@ def image_by_name(family: Layer, text: str) -> Layer | None:
     )
 
 
-def completed(image: Layer, others: Iterable[Mapping[str, str]]) -> Layer:
+def with_derived_versions(image: Layer, others: Iterable[Mapping[str, str]]) -> Layer:
     """Return a base with what follows from its name: from the distribution glibc and Python, from ROCm its RCCL.
 
     `others`: the versions of components in other bases.

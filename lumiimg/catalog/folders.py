@@ -13,10 +13,10 @@ from lumiimg.core.toml import TomlError, parse_toml
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIND = re.compile(r"""^kind\s*=\s*["'](base|layer)["']""", re.MULTILINE)
 _MEMBER = re.compile(r"""^\[\[variant\]\]\s*name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
-_MOST_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 
 
-class Glance(NamedTuple):
+class UnparsedLayer(NamedTuple):
     """A base or a layer from a quick look at its layer.toml; nothing is validated."""
 
     kind: str | None
@@ -57,26 +57,26 @@ def file_names(folders: Sequence[Path]) -> list[str]:
     return sorted({file.stem for folder in folders for file in folder.glob("*.toml")})
 
 
-def glances(folders: Sequence[Path]) -> dict[str, Glance]:
+def unparsed_layers(folders: Sequence[Path]) -> dict[str, UnparsedLayer]:
     """Return all bases and layers by their names, for a family of bases its members; the nearest folder wins."""
-    found: dict[str, Glance] = {}
+    found: dict[str, UnparsedLayer] = {}
     for folder in folders:
-        for name, one in _glances(folder):
+        for name, one in _unparsed_layers_in(folder):
             found.setdefault(name, one)
     return found
 
 
-def _glances(folder: Path) -> Iterator[tuple[str, Glance]]:
+def _unparsed_layers_in(folder: Path) -> Iterator[tuple[str, UnparsedLayer]]:
     for file in sorted(folder.glob("*/layer.toml")):
         try:
-            text = read_beginning(file, _MOST_BYTES).decode("utf-8", "replace")
+            text = read_beginning(file, _MAX_FILE_BYTES).decode("utf-8", "replace")
         except OSError:
             text = ""  # reading it by its name reports the error
         kind = _KIND.search(text)
         members = _MEMBER.findall(text)
         if len(members) != text.count("variant"):  # there are other ways to write a family
             members = _members(text)
-        found = Glance(kind[1] if kind else None, file.parent, text)
+        found = UnparsedLayer(kind[1] if kind else None, file.parent, text)
         yield from ((name, found) for name in members or [file.parent.name])
 
 

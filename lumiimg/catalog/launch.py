@@ -14,7 +14,7 @@ from lumiimg.catalog.needs import Need
 from lumiimg.core.decode import Natural, Positive, PositiveFloat, Text, matching, refuse, text_of
 from lumiimg.core.text import count
 
-_MOST_CORES, _MOST_GPUS = 4096, 256
+_MAX_CORES, _MAX_GPUS = 4096, 256
 """Limits per node."""
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 PARTITION = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
@@ -195,7 +195,7 @@ class Cores(tuple[int, ...]):
 class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which cores are near which GPU, on a node that a job has to itself."""
 
-    cores: Annotated[int, Meta(gt=0, le=_MOST_CORES, description=f"a number of cores, {_MOST_CORES} at most,")]
+    cores: Annotated[int, Meta(gt=0, le=_MAX_CORES, description=f"a number of cores, {_MAX_CORES} at most,")]
     """Cores of a node, without SMT."""
     group: Positive
     """Number of adjacent cores that form a group: a CCD of AMD's processors, a whole processor of Aurora's."""
@@ -203,7 +203,7 @@ class SiteBinding(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Cores reserved for the system."""
     near: Annotated[
         tuple[Natural, ...],
-        Meta(min_length=1, max_length=_MOST_GPUS, description="the group of cores nearest to each GPU"),
+        Meta(min_length=1, max_length=_MAX_GPUS, description="the group of cores nearest to each GPU"),
     ]
     """Number of the group nearest to each GPU."""
     gpus_of_group: Positive = 1

@@ -330,7 +330,7 @@ def read_layer(folder: Path) -> Layer:
     if not NAME.fullmatch(folder.name):
         faults.append(f"its folder's name {folder.name!r} should consist of lower-case letters, digits, dots, dashes")
     for at, row in enumerate(file.releases):
-        if other := row.other_than_named(folder.name):
+        if other := row.mismatched_version(folder.name):
             faults.append(f"key 'release[{at}].version' is {row.version!r}, but it has {folder.name} {other}")
     if faults:
         raise DecodeError("; ".join(faults), where=str(folder / "layer.toml"))

@@ -146,10 +146,10 @@ def status_of(layer: Layer, release: Release | None = None) -> Status:
     """
     if release is not None and release.is_unlisted:
         return "derived" if release.derived else "read"
-    return furthest(trials_of(layer, release))
+    return furthest_reach(trials_of(layer, release))
 
 
-def furthest(trials: Iterable[LedgerEntry]) -> Reach:
+def furthest_reach(trials: Iterable[LedgerEntry]) -> Reach:
     """Return the furthest that any of the trials got."""
     return max((trial.reach for trial in trials), key=REACHES.index, default=REACHES[0])
 

@@ -20,7 +20,7 @@ NOT_PYTHON = frozenset(
     ("os", "glibc", "python", "rocm", "rccl", "hip", "torch-rocm", "wheel-rocm", "mpi", "slingshot")
 ) | frozenset(("libfabric", "libcxi", "net-api", "net-api-oldest", "net-plugin", "mpi-abi"))
 """Components that are neither Python distributions nor systems, even if one of these has the same name."""
-_LIMIT = 300
+_MAX_CHARACTERS = 300
 """Maximum length of a need, in characters; a version with thousands of digits is not valid."""
 
 
@@ -58,19 +58,19 @@ class Need(str):
 def _read(text: str) -> Need:
     """Return a need; cached, as the same few are in many layers."""
     try:
-        requirement = Requirement(text[:_LIMIT])
+        requirement = Requirement(text[:_MAX_CHARACTERS])
     except InvalidRequirement as error:
         what = "a component, with or without versions, is needed: 'torch>=2.7,<2.10'"
-        raise ValueError(f"is {text[:_LIMIT]!r}; {what}") from error
+        raise ValueError(f"is {text[:_MAX_CHARACTERS]!r}; {what}") from error
     if requirement.extras or requirement.url or requirement.marker:
-        raise ValueError(f"is {text[:_LIMIT]!r}; only a component and versions are allowed here")
+        raise ValueError(f"is {text[:_MAX_CHARACTERS]!r}; only a component and versions are allowed here")
     return Need(requirement.name, requirement.specifier)
 
 
 @lru_cache(4096)
 def version_of(text: str | None) -> Version | None:
     """Return a version that others can be compared with (PEP 440); None if it is not one."""
-    if text is None or len(text) > _LIMIT:
+    if text is None or len(text) > _MAX_CHARACTERS:
         return None
     try:
         return Version(text)

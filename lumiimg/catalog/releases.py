@@ -96,7 +96,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """The version of torch among its wheels; None if there is none."""
         return dict(self._pins()).get("torch")
 
-    def other_than_named(self, layer: str) -> str | None:
+    def mismatched_version(self, layer: str) -> str | None:
         """Return the version of the layer itself that its texts state, if that is not a build of this release."""
         versions = filter(None, (self.has.get(layer), dict(self._pins()).get(layer)))
         return next((version for version in versions if not _is_release(version, self.version)), None)

@@ -93,7 +93,7 @@ def user_cache() -> Path:
     return read_settings(os.environ).cache
 
 
-def open_to_others(cache: Path) -> str | None:
+def ownership_problem(cache: Path) -> str | None:
     """Return who else may write to a cache, as the end of a sentence; None if nobody may."""
     try:
         seen = cache.stat()

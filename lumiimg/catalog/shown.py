@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lumiimg.catalog.catalogue import Catalogue, Recipe
 from lumiimg.catalog.layers import Layer
-from lumiimg.catalog.ledger import LedgerEntry, all_trials, furthest, status_of
+from lumiimg.catalog.ledger import LedgerEntry, all_trials, furthest_reach, status_of
 from lumiimg.catalog.sites import Site, find_site, site_names
 from lumiimg.core.decode import DecodeError
 
@@ -63,7 +63,7 @@ class ShownLayer:
     @property
     def status(self) -> Reach:
         """How far it was tried; of several releases, the one that got furthest."""
-        return furthest(self.trials)
+        return furthest_reach(self.trials)
 
     @property
     def sources(self) -> dict[str, LayerSource]:
@@ -97,7 +97,7 @@ def listing_of(catalogue: Catalogue, environment: Mapping[str, str]) -> Listing:
 def _entry(found: Layer | Recipe | Site) -> CatalogueEntry:
     match found:
         case Layer():
-            return CatalogueEntry(found.kind, found.name, furthest(all_trials(found)), found.summary)
+            return CatalogueEntry(found.kind, found.name, furthest_reach(all_trials(found)), found.summary)
         case Recipe():
             parts = " + ".join((found.base, *found.add))
             return CatalogueEntry("recipe", found.name, "", f"{found.summary} ({parts})")

@@ -189,8 +189,8 @@ class Site(_SiteFile, frozen=True, kw_only=True):
         return self._cores(sparing=True)
 
     def _cores(self, *, sparing: bool) -> tuple[tuple[int, ...], ...] | None:
-        of = self.binding
-        return tuple(of.cores_near(gpu, sparing=sparing) for gpu in range(len(of.near))) if of else None
+        binding = self.binding
+        return tuple(binding.cores_near(gpu, sparing=sparing) for gpu in range(len(binding.near))) if binding else None
 
     @property
     def is_any(self) -> bool:
@@ -220,7 +220,7 @@ def find_site(name: str, environment: Mapping[str, str]) -> Site:
     return read_site(find_file("site", name, site_folders(environment)))
 
 
-def where_to_submit(environment: Mapping[str, str]) -> str | None:
+def submit_conditions(environment: Mapping[str, str]) -> str | None:
     """Return what a job needs to be submitted, as a condition; None if it can be submitted here, as it is."""
     lacks = [] if shutil.which("sbatch", path=environment.get("PATH")) else ["where jobs are submitted"]
     lacks += [] if environment.get("SBATCH_ACCOUNT") else ["with your project in SBATCH_ACCOUNT"]
@@ -260,14 +260,14 @@ def site_here(environment: Mapping[str, str], node: str, *, elsewhere: bool = Fa
             what = f"names a site {shortened(settings.site)!r}, which does not exist"
             raise BadInputError(what, where=settings.site_of, hint=f"known: {', '.join(known)}")
         return _site_that_shows(settings.site, f"as {settings.site_of} says")
-    found = dict(_recognised({} if elsewhere else environment, node, environment))
+    found = dict(_recognised_sites({} if elsewhere else environment, node, environment))
     if len(found) != 1:  # if there are several, none is certain
         return None
     [(name, sign)] = found.items()
     return _site_that_shows(name, f"as {sign}")
 
 
-def site_to_make_for(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite:
+def target_site(environment: Mapping[str, str], node: str, *, elsewhere: bool = False) -> ChosenSite:
     """Return the site to make things for if none is named: as `site_here`, else LUMI. Raises as `site_here`."""
     found = site_here(environment, node, elsewhere=elsewhere)
     return found or ChosenSite(DEFAULT, f"no --site given: assuming {DEFAULT}")
@@ -277,7 +277,7 @@ def _site_that_shows(name: str, why: str) -> ChosenSite:
     return ChosenSite(name, f"site {name}, {why} (--site NAME for another)")
 
 
-def _recognised(signs: Mapping[str, str], node: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _recognised_sites(signs: Mapping[str, str], node: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name in site_names(environment):
         try:
             identity = find_site(name, environment).identity

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import sbatch_options, where_to_submit
+from lumiimg.catalog.sites import sbatch_options, submit_conditions
 from lumiimg.check.registry import finding_types
 from lumiimg.check.static.commands import ON_NODE, after_scan
 from lumiimg.core.findings import NO_ADVICE, Advice, Answer, Finding, Level, Severity
@@ -199,4 +199,4 @@ def _on_nodes(why: str, check: str, site: Site | None, environment: Mapping[str,
     if environment.get("SLURM_JOB_ID"):
         return Advice(why, f"{check} --nodes {environment.get('SLURM_JOB_NUM_NODES', '1')}")
     options = " ".join(sbatch_options(site, environment))
-    return Advice(why, f"{check} --nodes 2 --sbatch={shlex.quote(options)}", where_to_submit(environment))
+    return Advice(why, f"{check} --nodes 2 --sbatch={shlex.quote(options)}", submit_conditions(environment))

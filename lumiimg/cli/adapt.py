@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.sites import site_to_make_for
+from lumiimg.catalog.sites import target_site
 from lumiimg.check.adaptation import nothing_added, objections_of
 from lumiimg.check.static.commands import with_plugin_on_base
 from lumiimg.cli import build
@@ -27,7 +27,7 @@ def execute(arguments: argparse.Namespace) -> int:
     catalogue = open_catalogue(os.environ, arguments.layers)
     # report faults of the request first, as `build` does
     context_with_servers(arguments, read_request(arguments, catalogue), catalogue)
-    inputs = Inputs.from_arguments(arguments, site_to_make_for)
+    inputs = Inputs.from_arguments(arguments, target_site)
     site = inputs.target
     read: list[Path] = []
 

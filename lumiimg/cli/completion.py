@@ -12,7 +12,7 @@ from pathlib import Path
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
-from lumiimg.catalog.folders import file_names, glances, layer_folders, recipe_folders, site_folders
+from lumiimg.catalog.folders import file_names, layer_folders, recipe_folders, site_folders, unparsed_layers
 from lumiimg.core.errors import ExitCode
 
 Completer = Callable[..., Iterable[str]]
@@ -60,7 +60,7 @@ def _nothing(**_: object) -> Iterable[str]:
 
 
 def _of_kind(kind: str, parsed: argparse.Namespace) -> list[str]:
-    found = glances(layer_folders(os.environ, getattr(parsed, "layers", None) or ()))
+    found = unparsed_layers(layer_folders(os.environ, getattr(parsed, "layers", None) or ()))
     return sorted(name for name, glance in found.items() if glance.kind == kind)
 
 

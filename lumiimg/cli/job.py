@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from lumiimg.catalog.sites import site_to_make_for
+from lumiimg.catalog.sites import target_site
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.job.image import read_image
@@ -24,7 +24,7 @@ from lumiimg.report.views.made import job_document, notes_of_job
 def execute(arguments: argparse.Namespace) -> int:
     refuse_places({"-o": arguments.output}, (arguments.image, arguments.host))
     time_s = _time_s(arguments.time) if arguments.time else None
-    inputs = Inputs.from_arguments(arguments, site_to_make_for)
+    inputs = Inputs.from_arguments(arguments, target_site)
     asked = JobRequest(
         image=str(arguments.image.absolute()),
         command=tuple(arguments.program),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue
 from lumiimg.catalog.layers import Layer
 from lumiimg.catalog.settings import read_settings
-from lumiimg.catalog.sites import site_to_make_for
+from lumiimg.catalog.sites import target_site
 from lumiimg.cli.choices import choose_site, mirrors_of
 from lumiimg.core.errors import say
 from lumiimg.core.redact import known_secrets
@@ -51,10 +51,10 @@ def read_request(arguments: argparse.Namespace, catalogue: Catalogue, *, needs_b
 
     def choose() -> str | None:
         if not arguments.host:
-            return choose_site(arguments, None, site_to_make_for)
+            return choose_site(arguments, None, target_site)
         from lumiimg.host.snapshot import read_snapshot  # imports ELF code, which no other request needs
 
-        return choose_site(arguments, read_snapshot(arguments.host), site_to_make_for)
+        return choose_site(arguments, read_snapshot(arguments.host), target_site)
 
     with naming_commits(arguments):
         return request_of(

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import replace
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.sites import find_site, sbatch_options, site_to_make_for, where_to_submit
+from lumiimg.catalog.sites import find_site, sbatch_options, submit_conditions, target_site
 from lumiimg.cli.inputs import Inputs
 from lumiimg.cli.output import Output
 from lumiimg.cluster.nodes.slurm import find_allocation
@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
             script = shlex.quote(str(folder.write_job(plan)))
             site = find_site(plan.site_name, os.environ)
             options = sbatch_options(site, os.environ) if site.scheduler in {None, "Slurm"} else ()
-            advice = Advice(None, " ".join(["sbatch", *options, script]), where_to_submit(os.environ))
+            advice = Advice(None, " ".join(["sbatch", *options, script]), submit_conditions(os.environ))
             return output.deliver(trial_plan_document(plan, advice), "trial-plan", plan)
     return _answer(folder, plan, replace(output, quiet=output.quiet or allocation is not None))
 
@@ -53,7 +53,7 @@ def _plan(folder: TrialFolder, arguments: argparse.Namespace) -> TrialPlan:
     """Return the plan of a trial; if its folder is new, make it."""
     new = {"IMAGE": arguments.images, "--nodes": arguments.nodes, "--node-minutes": arguments.node_minutes}
     if not (folder.path / PLAN).exists():
-        inputs = Inputs.from_arguments(arguments, site_to_make_for)
+        inputs = Inputs.from_arguments(arguments, target_site)
         plan = plan_trial(
             arguments.images or open_catalogue(os.environ).images_here()[:_OWN_IMAGES],
             inputs.target,

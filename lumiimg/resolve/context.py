@@ -87,7 +87,7 @@ class PlanContext:
 
     def layers(self, component: str | None = None) -> Iterator[Layer]:
         """Yield every readable layer; with `component`, all that provide it, and few others."""
-        for name in self.catalogue.layer_names() if component is None else self.catalogue.may_bring(component):
+        for name in self.catalogue.layer_names() if component is None else self.catalogue.possible_providers(component):
             try:
                 is_base = self.catalogue.entry(name).is_base
             except DecodeError:

@@ -297,7 +297,7 @@ def test_no_layer_that_brings_a_component_is_passed_over_unread(make_layer: Make
         make_layer(f"odd-{number}", f"{LAYER}{form}\n")
     make_layer("row", f'{LAYER}[[release]]\nversion = "1"\nsource = "s"\n[release.has]\nlibx = "1"\n')
     catalogue = open_catalogue({"HOME": "/nonexistent"}, [layers])
-    assert catalogue.may_bring("libx") == [*(f"odd-{number}" for number in range(len(forms))), "row"]
+    assert catalogue.possible_providers("libx") == [*(f"odd-{number}" for number in range(len(forms))), "row"]
     brings: dict[str, set[str]] = {}
     for name in catalogue.layer_names():
         layer = catalogue.entry(name)
@@ -305,7 +305,7 @@ def test_no_layer_that_brings_a_component_is_passed_over_unread(make_layer: Make
             for component in {name, *layer.provides, *layer.has, *(key for row in layer.releases for key in row.has)}:
                 brings.setdefault(component, set()).add(name)
     for component, names in brings.items():
-        assert names <= {*catalogue.may_bring(component)}, component
+        assert names <= {*catalogue.possible_providers(component)}, component
 
 
 HOME = {"HOME": "/nonexistent"}

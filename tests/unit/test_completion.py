@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lumiimg.catalog.catalogue import open_catalogue
-from lumiimg.catalog.folders import glances, layer_folders
+from lumiimg.catalog.folders import layer_folders, unparsed_layers
 from lumiimg.catalog.sites import site_names
 from lumiimg.cli.commands import make_parser
 from lumiimg.cli.completion import _any_file, _folders, _images, _nothing, completer_of
@@ -82,7 +82,7 @@ def test_names_at_a_glance_are_those_of_the_catalogue(make_layer: MakeLayer, lay
     make_layer("other", f"{base}[[ variant ]]\n{member.replace(', ', chr(10))}\nname = 'spaced-3'\n")
     make_layer("neither", f"{base}variant = 3\n")
     catalogue = open_catalogue({"HOME": str(clean_home)}, [layers])
-    seen = {name: one.kind for name, one in glances(layer_folders({"HOME": str(clean_home)}, [layers])).items()}
+    seen = {name: one.kind for name, one in unparsed_layers(layer_folders({"HOME": str(clean_home)}, [layers])).items()}
     # images that are known only by their names are not listed under their names as bases
     by_name = {name for name in catalogue.base_names() if re.fullmatch(r"lumi-multitorch-u24r7.*-\d{8}-\d{6}", name)}
     assert len(by_name) == 4

@@ -21,7 +21,7 @@ import pytest
 
 from lumiimg.build.progress import BuildLog
 from lumiimg.catalog.layers import read_layer
-from lumiimg.catalog.settings import open_to_others, read_settings
+from lumiimg.catalog.settings import ownership_problem, read_settings
 from lumiimg.cli.main import main
 from lumiimg.core.decode import DecodeError
 from lumiimg.core.errors import BadInputError, ExitCode, LumiimgError, MissingHereError
@@ -316,13 +316,13 @@ def test_a_cache_that_is_named_is_made_for_its_user_alone_and_one_of_others_is_r
     finally:
         os.umask(before)
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
-    assert open_to_others(cache) is None
-    assert open_to_others(tmp_path / "nowhere") is None
+    assert ownership_problem(cache) is None
+    assert ownership_problem(tmp_path / "nowhere") is None
     cache.chmod(0o770)
-    assert open_to_others(cache) == "can be written by others"
+    assert ownership_problem(cache) == "can be written by others"
     mine = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
-    assert open_to_others(cache) == "belongs to another user"
+    assert ownership_problem(cache) == "belongs to another user"
 
 
 @pytest.mark.parametrize("kind", ["link", "another user's", "own"])

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumiimg.catalog.sites import DEFAULT, site_to_make_for
+from lumiimg.catalog.sites import DEFAULT, target_site
 from lumiimg.core.errors import LumiimgError
 from lumiimg.core.files import free_name
 from lumiimg.core.findings import Finding, Remedy, Severity, first_command
@@ -149,7 +149,7 @@ def _plan(options: RequestOptions, path: Path, version: tuple[int, ...] | None, 
 
     def choose() -> str:
         node = read_snapshot(options.host).host if options.host else os.uname().nodename
-        return site_to_make_for(os.environ, node, elsewhere=options.host is not None).name
+        return target_site(os.environ, node, elsewhere=options.host is not None).name
 
     catalogue = _cached_catalogue(open_catalogue(os.environ, list(options.layers)))
     request = request_of(options, catalogue, choose, ())

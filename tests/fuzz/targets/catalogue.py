@@ -12,7 +12,7 @@ import tomli_w
 from msgspec import Meta, Struct
 
 from lumiimg.catalog.catalogue import Catalogue, open_catalogue, read_recipe
-from lumiimg.catalog.folders import glances
+from lumiimg.catalog.folders import unparsed_layers
 from lumiimg.catalog.layers import read_layer
 from lumiimg.catalog.settings import read_settings
 from lumiimg.catalog.sites import read_site
@@ -44,7 +44,7 @@ def _decoded(data: bytes) -> None:
     "catalog.layers.read_layer",
     "core.decode.read_toml",
     "core.toml.parse_toml",
-    "catalog.folders.glances",
+    "catalog.folders.unparsed_layers",
     refuses=(DecodeError,),
     form="toml",
     rounds=15,
@@ -53,7 +53,7 @@ def _layer(data: bytes) -> None:
     toml, script = parts(data, 2)
     folder = written(toml, "layers/one/layer.toml").parent
     written(script, "layers/one/post.sh")
-    glances([folder.parent])
+    unparsed_layers([folder.parent])
     read_layer(folder)
 
 
