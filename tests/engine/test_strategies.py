@@ -226,7 +226,7 @@ def test_what_changed_is_built_and_why_names_it(stack: Stack, built_by: dict[str
     assert (miss.code, "+echo other >/opt/three" in miss.out) == (1, True)
     assert lumiimg("build", "--why", "two", *changed, env=env).code == 0
     built = lumiimg("build", *changed, "-o", tmp_path / "x.sif", "--json", env=env)
-    assert built.data["reused_steps"] == built.err.count("reused from an earlier build") == 3
+    assert built.data["reused_steps"] == built.err.count(": reused from an earlier build, ") == 3
     steps = [line for line in built.err.splitlines() if line.startswith("[")]
     assert [line.split(" ")[1] for line in steps if line.endswith(" s the last time)")] == ["04-three"]
 
