@@ -173,7 +173,9 @@ def test_what_an_engine_asks_of_an_image_is_counted_where_it_can_be_traced(
 ) -> None:
     needs("strace")
     monkeypatch.setenv("HOME", "/nowhere")
-    monkeypatch.setattr(import_calls, "_bound_path_test", lambda _: lambda _: False)  # here everything is of this machine
+    monkeypatch.setattr(
+        import_calls, "_bound_path_test", lambda _: lambda _: False
+    )  # here everything is of this machine
     place = tmp_path / "place.sif"
     place.write_bytes(b"an image")
     given = f'read -r _ <{place}; case "$*" in *no-such-program) {no_program}; exit 255 ;; esac\n'
