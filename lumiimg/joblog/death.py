@@ -115,6 +115,7 @@ class _LastLines:
         ignored = (one.last_at for process in processes for one in process.saw("exception-ignored"))
         alive = (sign.last_at for process in processes for sign in process.saw(*_ALIVE))
         self.ignored, self.alive, starts = Places(log, ignored), Places(log, alive), Places(log, _starts(processes))
+        self.threads = Places(log, (one.last_at for process in processes for one in process.saw("thread-exception")))
         self.known: dict[int, list[Trouble]] = {}  # troubles by the positions of their lines
         for trouble, at in ((one, at) for one in held for at in {*one.places}):
             self.known.setdefault(at, []).append(trouble)
@@ -266,6 +267,11 @@ class _LastLines:
         mark = self.ignored.before(at)
         return mark is not None and self._distance(mark, at) <= _FRAMES
 
+    def _is_of_thread(self, at: int) -> bool:
+        """Return whether an exception ended only a thread, such as one of wandb or of a data loader."""
+        mark = self.threads.before(at)
+        return mark is not None and self._distance(mark, at) <= _FRAMES
+
     def _distance(self, at: int, later: int) -> int:
         """Return the number of lines between two positions in a file."""
         return self.log.place(later)[1] - self.log.place(at)[1]
@@ -295,6 +301,8 @@ class _LastLines:
         alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
         if any(at > last and same_file(at, last) for at in alive):
             return False
+        if one.ends is ExitRole.FOLLOWS and one.process.shared and not self.exits.following(last):
+            return not self._is_of_thread(last) and (not self.log.has_tail(last) or self._is_near_the_end(last))
         if one.ends not in _ERROR_ROLES:
             return True
         cut_short = self.outside.following(last)

@@ -61,6 +61,8 @@ _TASK = re.compile(
 """`srun -l` and Open MPI's --tag-output: the task that wrote the line."""
 _PROBE_RANK = re.compile(r"\bprobe \w{1,40} (?:rc=\d{1,5} )?rank=(\d{1,7})\b")
 """The rank that wrote a line, as lumiimg's own programs print it."""
+_JOINED = re.compile(r"(?<=[\d.%━█…])[ \t]{0,4}(?=(?:srun|slurmstepd): error: |Memory access fault by GPU )")
+"""Where another program's message follows text without a line end: a number, dots, a progress bar."""
 _COPIED = re.compile(
     r"(?!\*\*\* (?:SIG[A-Z]{3,4} received|Error in `|An error occurred in |MPI_))"
     r"(?:[ \t>#*|•`-]|//|\+(?![ +])){0,16}+(?:[\w./+-]{1,200}\.(?:out|err|log|txt)[:-](?:\d{1,9}[:-])?)?+"
@@ -155,7 +157,9 @@ def messages(line: bytes) -> list[Message]:
     lumiimg's own probe is replaced by what it quotes; a line quoted in a report on a log does not belong to this job.
     """
     drawn = line.split(b"\r") if b"\r" in line else [line]
-    texts = [text for part in drawn if part and not _QUOTED.match(text := plain(part))]
+    texts = [
+        text for part in drawn if part and not _QUOTED.match(whole := plain(part)) for text in _JOINED.split(whole)
+    ]
     if not texts:
         return []
     if len(texts) == 1 and (origin := _ORIGIN.match(texts[0])) and not _ANOTHER.search(texts[0], origin.end()):

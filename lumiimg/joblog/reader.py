@@ -32,6 +32,8 @@ _ORIGIN = re.compile(rb"([A-Za-z][\w.-]{2,200}:\d{1,10}):\d{1,10} \[\d{1,11}\] (
 """Beginning of most lines of a job (lines.py has all forms)."""
 _RANK_MARK = b" comm 0x"
 """Marks texts that differ for every rank, so caching them is useless."""
+_TAIL_ROLES = frozenset({ExitRole.RAISED, ExitRole.FOLLOWS})
+"""Errors after which a program may have continued."""
 _MAX_TAILS = 4096
 """Maximum number of log segments whose end is stored."""
 
@@ -225,7 +227,7 @@ class LogReader:
                 continue
             seen.append(Match(entry.id, values, before, said, at, at, message.has_origin))
             stay &= home.add(seen[-1])
-            if entry.id in {"traceback", "warning"} or (isinstance(entry, Signature) and entry.ends is ExitRole.RAISED):
+            if entry.id in {"traceback", "warning"} or (isinstance(entry, Signature) and entry.ends in _TAIL_ROLES):
                 self._keep_tail()
             self.changes += 1
         return tuple(seen) if stay else None

@@ -309,6 +309,10 @@ class JobLog:
         kept = tail.split(b"\n")
         return kept[len(kept) - count :]
 
+    def has_tail(self, at: int) -> bool:
+        """Return whether the end of the log segment of a position is stored."""
+        return self.segments[piece_and_line(at)[0]].tail is not None
+
     def place(self, at: int) -> tuple[str, int]:
         """Return the file and the line of a position, counted from 1."""
         number, line = piece_and_line(at)

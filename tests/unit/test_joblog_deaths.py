@@ -237,6 +237,9 @@ def test_a_launchers_word_that_a_process_failed_is_never_overlooked() -> None:
         assert report.ended.cause == next((how[word] for word in how if word in line), "step-ended"), line
         assert report.severity is Severity.PROBLEM, line
         assert ended_by([*before, *raised("quota"), line]) == "quota-exceeded", line
+        if line.startswith(("srun: error: ", "slurmstepd: error: ")):
+            for text in ("Saving checkpoint to /scratch/x ...", "loss: 2.1 ", "━━━━━ 50/100"):
+                assert read([*before, f"{text}{line}"]).severity is Severity.PROBLEM, (text, line)
         for quoted in (f"The log says: {line}", f"# {line}", f"AssertionError: {line}"):
             assert read([*before, quoted]).severity is Severity.OK, line
 

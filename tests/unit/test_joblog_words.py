@@ -81,6 +81,18 @@ AGAIN = "I1129 15:00:14.000000 1 torch/distributed/elastic/agent/server/api.py:9
 FAILED = "E1129 15:00:13.552000 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 2) of binary: /opt/python"
 
 
+COUNTERS = (
+    "step      {} | loss 2.1",
+    " iteration       {}/    500 | consumed samples: 100 | elapsed time per iteration (ms): 20.1",
+    "{{'loss': 2.1, 'grad_norm': 0.4, 'learning_rate': 5e-05, 'epoch': 0.{}}}",
+    "2026-11-29 10:00:00,100 - train - INFO - step {} loss 2.1",
+    "[2026-11-29 10:00:00,100] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped=0",
+    "Epoch: [0][{}/200]\tTime 0.2 (0.3)",
+    "[rank0] Epoch 0 Step {}",
+)
+"""As programs print how far they are."""
+
+
 def test_an_error_behind_which_the_program_counts_on_ended_nothing() -> None:
     steps = [f"0: step {step} | loss 2.0" for step in range(9)]
     assert read_lines("job.out", [*steps[:2], *CAUGHT, "trying 4", *steps[2:]]).ended.cause is None
@@ -92,6 +104,18 @@ def test_an_error_behind_which_the_program_counts_on_ended_nothing() -> None:
     assert read_lines("job.out", [*steps, *CAUGHT, "trying 4"]).ended.is_likely
     assert read_lines("job.out", [*steps, *CAUGHT, "trying 4", *steps[:1]]).ended.is_likely, "another rank's, perhaps"
     assert not read_lines("job.out", [FAILED, AGAIN, *steps]).ended.is_failure, "torchrun started it again"
+    for counter in COUNTERS:
+        counted = [counter.format(number) for number in range(10, 60, 10)]
+        assert read_lines("job.out", [*counted[:2], *CAUGHT, "trying 4", *counted[2:]]).ended.cause is None, counter
+        assert read_lines("job.out", [*counted, *CAUGHT, "trying 4", counted[0]]).ended.is_likely, counter
+    lost = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 1, in f',
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ]
+    assert read_lines("job.out", [*steps[:2], *lost, *steps[2:]]).ended.cause is None
+    assert not read_lines("job.out", [*steps, "Exception in thread NetStatThr:", *lost]).ended.is_failure
+    assert read_lines("job.out", [*steps, *lost]).ended.is_failure
     assert read_lines("job.out", [FAILED, AGAIN, *steps, FAILED]).ended.is_failure
 
 
