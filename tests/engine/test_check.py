@@ -164,7 +164,7 @@ def test_a_bind_of_what_is_not_there_is_reported_and_the_files_are_checked_all_t
     bind = {"SINGULARITY_BIND": "/var/spool/slurmd"}
     result = check(demo, env=bind)
     assert result.code == ExitCode.NO
-    assert "/var/spool/slurmd) is not on this machine" in result.data["levels"]["probe"]
+    assert "/var/spool/slurmd) does not exist on this machine" in result.data["levels"]["probe"]
     asked = check(demo, "--level", "probe", env=bind)
     assert asked.code == ExitCode.MISSING_HERE
     assert asked.out == ""
