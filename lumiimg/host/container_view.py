@@ -27,10 +27,10 @@ _MEMORY_TUNABLES = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Prefixes of tunables that the loader itself does not read."""
 _LUMI_NODE = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """LUMI's EPYC 7A53 and 7763 are AMD Zen 3 processors."""
-_STARTUP = "PATH GLIBC_TUNABLES PYTHONHOME PYTHONPATH PYTHONEXECUTABLE PYTHONPLATLIBDIR PYTHONUSERBASE PYTHONNOUSERSITE"
+_STARTUP = ("PATH=", "GLIBC_TUNABLES=", "PYTHON")
 _RCCL_PATHS = ("VLLM_NCCL_SO_PATH", "SGLANG_NCCL_SO_PATH")
 _FAMILIES = "LD NCCL RCCL FI OFI CXI HSA HIP ROC ROCR ROCM AMD GPU APPTAINER APPTAINERENV SINGULARITY SINGULARITYENV"
-READ_VARIABLES = (*(f"{name}=" for name in (*_STARTUP.split(), *_RCCL_PATHS)), *(f"{of}_" for of in _FAMILIES.split()))
+READ_VARIABLES = (*_STARTUP, *(f"{name}=" for name in _RCCL_PATHS), *(f"{of}_" for of in _FAMILIES.split()))
 """Prefixes of `NAME=` for variables that affect what a process loads, or what RCCL, its plugin, libfabric and ROCr
 do."""
 
@@ -137,6 +137,8 @@ def _unmodelled_variables(image: Image, environment: Mapping[str, str]) -> Itera
         yield f"GLIBC_TUNABLES={tunables} changes the loader in ways that are not modelled"
     if audit := variable_of("LD_AUDIT", image, environment):
         yield f"LD_AUDIT={audit} lets a library change every search of the loader, in ways that are not modelled"
+    if variable_of("LD_TRACE_LOADED_OBJECTS", image, environment) is not None:
+        yield "LD_TRACE_LOADED_OBJECTS makes the loader list libraries, and no program starts"
     debug = variable_of("LD_DEBUG", image, environment) or ""
     if "help" in re.split("[ ,:]", debug):  # glibc elf/rtld.c, process_dl_debug
         yield f"LD_DEBUG={debug} makes the loader print its help, and no program starts"

@@ -201,7 +201,12 @@ def _torch_file_questions(python: PythonProcess, package: str) -> Iterator[OpenQ
     own = (file for file in names_in(root, package) if file in recorded or file.endswith(".py"))
     for file in islice(own, _MAX_FILES):
         path, known = f"{package}/{file}", recorded.get(file)
-        if (content := _content(root, path, _MAX_FILE_BYTES)) is None:
+        try:
+            content = root.read_bytes(path, _MAX_FILE_BYTES)
+        except OSError:
+            continue
+        except BadInputError as error:
+            yield OpenQuestion(QuestionKind.CODE, path, f"cannot be read: {error}")
             continue
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         if known is not None and digest not in known:

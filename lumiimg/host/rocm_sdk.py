@@ -78,7 +78,11 @@ class _Distribution:
 
 def read_preloads(python: PythonProcess, init: ModuleSpec) -> Preloads:
     """Return the libraries that torch's `_rocm_init` opens."""
-    named = _PRELOADED.search(python.read(init) or "")
+    source = python.read(init)
+    named = _PRELOADED.search(source or "")
+    if source is None or (named is None and "preload" in source):
+        what = "opens libraries first, but which ones cannot be read in it"
+        return Preloads(questions=(OpenQuestion(QuestionKind.CODE, init.origin or init.name, what),))
     names = _SHORT_NAME.findall(named[1]) if named else []
     names += filter(None, map(str.strip, re.split("[,;]", python.variable(_EXTRA_VARIABLE) or "")))
     sdk = python.find_spec("rocm_sdk")
