@@ -153,7 +153,7 @@ def open_for_check(
     try:
         with open_image(path, user_cache) as image:
             refuse_empty(path, image)
-            plain = with_engine_mounts(image, environment, snapshot)
+            plain = with_engine_mounts(image, environment, snapshot, site)
             with with_venv(plain, venv) as whole:
                 yield ImageInContext(
                     path, plain, whole, environment, snapshot, site, program, venv, machine, built_with, address

@@ -25,6 +25,8 @@ TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 """Prefixes of variables that the engine sets in the container."""
 _MEMORY_TUNABLES = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Prefixes of tunables that the loader itself does not read."""
+_ENGINE_OPTIONS = ("MOUNT", "ENV_FILE", "CONTAINLIBS", "ROCM", "NV", "OVERLAY")
+"""Options of engines that variables of the user set (`APPTAINER_MOUNT`), and that the model does not have."""
 _LUMI_NODE = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """LUMI's EPYC 7A53 and 7763 are AMD Zen 3 processors."""
 _STARTUP = ("PATH=", "GLIBC_TUNABLES=", "PYTHON")
@@ -137,6 +139,9 @@ def _unmodelled_variables(image: Image, environment: Mapping[str, str]) -> Itera
         yield f"GLIBC_TUNABLES={tunables} changes the loader in ways that are not modelled"
     if audit := variable_of("LD_AUDIT", image, environment):
         yield f"LD_AUDIT={audit} lets a library change every search of the loader, in ways that are not modelled"
+    for name in (f"{engine}_{option}" for engine in ("APPTAINER", "SINGULARITY") for option in _ENGINE_OPTIONS):
+        if environment.get(name):
+            yield f"{name} changes what the engine puts into the container, in ways that are not modelled"
     if variable_of("LD_TRACE_LOADED_OBJECTS", image, environment) is not None:
         yield "LD_TRACE_LOADED_OBJECTS makes the loader list libraries, and no program starts"
     debug = variable_of("LD_DEBUG", image, environment) or ""

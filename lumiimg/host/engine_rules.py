@@ -47,13 +47,23 @@ _NO_MOUNT = ("APPTAINER_NO_MOUNT", "SINGULARITY_NO_MOUNT")
 _NO_HOME = ("APPTAINER_NO_HOME", "SINGULARITY_NO_HOME")
 
 
-def with_engine_mounts(image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None) -> Image:
-    """Return an image as the host's engine presents it to a non-root user with this environment."""
+def with_engine_mounts(
+    image: Image, environment: Mapping[str, str], snapshot: Snapshot | None = None, site: Site | None = None
+) -> Image:
+    """Return an image as the host's engine presents it to a non-root user with this environment, in jobs of a site."""
     root, here = image.root, Path("/").stat()
     if root.stat("/").identity == (here.st_dev, here.st_ino):
         return image  # this is the machine itself: the mounts are in place already, and the caller is the user
     mounts = []
-    for mount in engine_mounts(environment, snapshot):
+    by_jobs = (
+        ()
+        if site is None
+        else (
+            Mount(bind.path, by=f"jobs on {site.name} bind the machine's {bind.path} over it", is_sure=False)
+            for bind in site.binds
+        )
+    )
+    for mount in (*engine_mounts(environment, snapshot), *by_jobs):
         with contextlib.suppress(OSError):  # a loop of links: no engine mounts anything there
             mounts.append(replace(mount, target=root.mount_point(mount.target)))
     return image.mounted(mounts).for_users()

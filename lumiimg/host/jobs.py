@@ -119,7 +119,12 @@ def variables_inside(image: Image, environment: Mapping[str, str]) -> dict[str, 
     names |= {name.removeprefix(prefix) for name in environment for prefix in TO_ENGINE if name.startswith(prefix)}
     given = {name: value for name, value in environment.items() if name != "PATH"}
     found = {name: variable_of(name, image, given) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    variables = {name: value for name, value in found.items() if value is not None}
+    for name, order in (("PREPEND_PATH", "{more}:{path}"), ("APPEND_PATH", "{path}:{more}")):
+        more = next((environment[prefix + name] for prefix in TO_ENGINE if environment.get(prefix + name)), None)
+        if more is not None:  # apptainer action_script.sh, fixup of PATH
+            variables["PATH"] = order.format(more=more, path=variables.get("PATH", ""))
+    return variables
 
 
 def _find(root: RootFileSystem, name: str, folders: Sequence[str]) -> str | None:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 256 << 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SET_IN_JOBS = re.compile(
+    r"(?:SLURM|APPTAINER|SINGULARITY|PMI|PMIX|PALS|OMPI)_\w*|(?:LOCAL_|GROUP_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE"
+    r"|MASTER_(?:ADDR|PORT)|LD_LIBRARY_PATH|HOME|USER|LOGNAME|PWD|HOSTNAME"
+)
+"""Variables that the engine, Slurm or a launcher sets: an image does not show their values."""
 _NAMESPACE_ATTRIBUTES = re.compile(
     r"(?:f|gi|cr|ag|tb|func|im)_\w+|mro|obj"
     r"|__(?!(?:init|name|doc|version|file|enter|exit|qualname|module)__)\w+__"
@@ -183,7 +188,7 @@ class StartupProcess:
 
     def _follow_call(self, base: str, method: str, values: Sequence[object]) -> bool:
         match base, method, values:
-            case "os.environ", "setdefault", [str(name), str(value)] if name not in self._changed:
+            case "os.environ", "setdefault", [str(name), str(value)] if self._is_known(name):
                 return name in self._environment or self._set(name, value)
             case "os.environ", "pop", [str(name), None] if name not in self._changed:
                 return self._set(name, None)
@@ -202,6 +207,10 @@ class StartupProcess:
                     self._paths.append((folder, method == "insert"))
                 return True
         return False
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether the value of a variable in a job is known, or that it has none."""
+        return name not in self._changed and not _SET_IN_JOBS.fullmatch(name)
 
     def _set(self, name: str, value: str | None) -> bool:
         """Set a variable; return False where Python would refuse to."""
@@ -238,11 +247,11 @@ class StartupProcess:
             case ast.Compare(left, [ast.Eq()], [right]):
                 return self._value(code, left) == self._value(code, right)
             case ast.Compare(ast.Constant(str(name)), [ast.In() | ast.NotIn() as operator], [base]):
-                if self._is(code, base, "os.environ") and name not in self._changed:
+                if self._is(code, base, "os.environ") and self._is_known(name):
                     return (name in self._environment) is isinstance(operator, ast.In)
             case ast.Call(ast.Attribute() as function, [ast.Constant(str(name)), *default], []) if len(default) < 2:
                 is_read = self._is(code, function, "os.getenv") or self._is(code, function, "os.environ.get")
-                if is_read and name not in self._changed:
+                if is_read and self._is_known(name):
                     is_default = default and name not in self._environment
                     return self._value(code, default[0]) if is_default else self._environment.get(name)
         raise LookupError

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lumiimg.catalog.sites import find_site
 from lumiimg.check.context import ImageInContext
 from lumiimg.check.static.files import check_libraries
 from lumiimg.cli.main import main
 from lumiimg.core.errors import ExitCode
 from lumiimg.core.findings import Answer, Severity
 from lumiimg.fabric.path import Fabric
+from lumiimg.host.engine_rules import may_be_hidden, with_engine_mounts
 from lumiimg.host.jobs import jobs_of
 from lumiimg.image import open_image
 from lumiimg.report.views.binds import doubts
@@ -100,6 +102,34 @@ def test_the_torch_of_an_environment_that_is_not_activated_is_named_as_such(root
     torch(root, "opt/venv")
     (found,) = findings_with_id(root, "program.unknown")
     assert "/usr/bin/python has no torch and no jax; this is about /opt/venv/bin/python" in found.summary
+
+
+def test_a_file_below_what_jobs_of_a_site_bind_may_be_hidden(root: Path) -> None:
+    (root / "appl").mkdir()
+    (root / "appl/plugin.so").touch()
+    with open_image(root) as opened:
+        for site, files in ((None, []), (find_site("lumi", {}), ["/appl/plugin.so"])):
+            image = with_engine_mounts(opened, {"HOME": "/root"}, site=site)
+            assert [path for _, hidden in may_be_hidden(image, ["/appl/plugin.so"]) for path in hidden] == files
+
+
+def test_what_the_user_has_the_engine_do_is_in_the_answer_or_leaves_it_open(root: Path) -> None:
+    started(root)
+    torch(root, "usr")
+    python(root, "opt/other")
+    torch(root, "opt/other")
+
+    def fit(**of_user: str) -> tuple[str, set[str]]:
+        with open_image(root) as opened:
+            context = ImageInContext(root, opened, opened, of_user)
+            found = check_libraries(context).static.findings
+            return context.jobs.processes[0].program, {each.id for each in found}
+
+    for name, prefix in (("PREPEND_PATH", "/opt/other"), ("APPEND_PATH", "/usr")):
+        assert fit(**{f"SINGULARITYENV_{name}": "/opt/other/bin"})[0].startswith(prefix)
+    for name in ("SINGULARITY_MOUNT", "APPTAINER_ENV_FILE", "SINGULARITYENV_LD_TRACE_LOADED_OBJECTS"):
+        assert "loader.not-modelled" in fit(**{name: "x"})[1], name
+    assert "loader.not-modelled" not in fit(SINGULARITY_MOUNTED="x")[1]
 
 
 @pytest.mark.parametrize(

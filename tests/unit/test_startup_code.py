@@ -104,6 +104,9 @@ def test_what_is_not_followed_is_named_with_its_line(reader: Reader) -> None:
             "sets NCCL_NET in a way that lumiimg does not follow ({}, line 8)"
         ),
         "import os\nos.environ[str(1)] = 'x'": "sets a variable whose name is not constant ({}, line 2)",
+        "import os\nif os.environ.get('SLURM_JOB_ID'):\n os.environ['NCCL_NET'] = 'x'": (
+            "sets NCCL_NET in a way that lumiimg does not follow ({}, line 3)"
+        ),
     }.items():
         (effects,) = reader.effects(Code("sitecustomize.py", text), {})
         assert effects.question == words.format(reader.folder / "sitecustomize.py")
