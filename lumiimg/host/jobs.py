@@ -114,16 +114,22 @@ def _starts(root: RootFileSystem, path: str, variables: Mapping[str, str], witho
 
 
 def variables_inside(image: Image, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process in the container, which does not get PATH from the user's shell."""
+    """Return the environment of a process in the container, which does not get PATH from the user's shell.
+
+    The user may have the engine add to the image's PATH, or replace it (apptainer 99-runtimevars.sh).
+    """
     names = {*image.environment, *environment}
     names |= {name.removeprefix(prefix) for name in environment for prefix in TO_ENGINE if name.startswith(prefix)}
     given = {name: value for name, value in environment.items() if name != "PATH"}
     found = {name: variable_of(name, image, given) for name in names}
     variables = {name: value for name, value in found.items() if value is not None}
-    for name, order in (("PREPEND_PATH", "{more}:{path}"), ("APPEND_PATH", "{path}:{more}")):
-        more = next((environment[prefix + name] for prefix in TO_ENGINE if environment.get(prefix + name)), None)
-        if more is not None:  # apptainer action_script.sh, fixup of PATH
-            variables["PATH"] = order.format(more=more, path=variables.get("PATH", ""))
+    if not any(environment.get(f"{prefix}PATH") for prefix in TO_ENGINE):
+        first, last = (
+            next((environment[prefix + name] for prefix in TO_ENGINE if environment.get(prefix + name)), None)
+            for name in ("PREPEND_PATH", "APPEND_PATH")
+        )
+        if first or last:
+            variables["PATH"] = ":".join(filter(None, (first, variables.get("PATH"), last)))
     return variables
 
 
