@@ -248,9 +248,8 @@ class Process:
             if len(result.errors) >= _MAX_ERRORS:
                 result.errors.append(f"{len(result.errors)} errors in one load: the rest is ignored")
                 return
-            if loaded.facts.filters:
-                filters = ", ".join(loaded.facts.filters)
-                result.warnings.append(f"{loaded.path}: filters {filters}, which lumiimg does not model")
+            if loaded.filter_note:
+                result.warnings.append(loaded.filter_note)
             for name in loaded.facts.needed:
                 dependency = self._need(name, loaded, result)
                 if dependency is not None:

@@ -76,6 +76,12 @@ class LoadedObject:
         return tuple(reversed(names))
 
     @property
+    def filter_note(self) -> str | None:
+        """A sentence if other libraries answer for its symbols (DT_FILTER, DT_AUXILIARY; glibc elf/dl-deps.c)."""
+        names = ", ".join(self.facts.filters)
+        return f"{self.path}: filters {names}, which lumiimg does not model" if names else None
+
+    @property
     def load_root(self) -> LoadedObject:
         """Object whose start or dlopen loaded this object."""
         loaded = self

@@ -31,7 +31,7 @@ from lumiimg.host.communicator import is_only_rccl
 from lumiimg.host.node_facts import scan_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from lumiimg.check.registry import FindingDetails, Findings
     from lumiimg.elf import LoadedObject, Process
@@ -60,8 +60,9 @@ def judge_process(root: RootFileSystem, process: Process, begun: StartedProcess,
             found.add("fabric.mixed", Severity.UNKNOWN, names=names, evidence=paths)
     _judge_c_library(process, found)
     _judge_interposed(root, process, found)
-    for doubt in _filters(process):
-        found.add("loader.not-modelled", Severity.UNKNOWN, doubt)
+    for loaded in process.objects:
+        if loaded.filter_note:
+            found.add("loader.not-modelled", Severity.UNKNOWN, loaded.filter_note)
     cut = [loaded for loaded in process.objects if loaded.facts.missing_bytes]
     if cut:
         lines = tuple(f"{loaded.path}: {loaded.facts.missing_bytes} bytes are not in the file" for loaded in cut)
@@ -75,13 +76,6 @@ def judge_process(root: RootFileSystem, process: Process, begun: StartedProcess,
     ]
     if leaks:
         found.add("fabric.search-path-leak", Severity.UNKNOWN, evidence=leaks)
-
-
-def _filters(process: Process) -> Iterator[str]:
-    """Yield libraries whose symbols others provide (DT_FILTER, DT_AUXILIARY; glibc elf/dl-deps.c)."""
-    for each in process.objects:
-        if each.facts.filters:
-            yield f"{each.path}: filters {', '.join(each.facts.filters)}, which lumiimg does not model"
 
 
 def _judge_interposed(root: RootFileSystem, process: Process, found: Findings) -> None:
