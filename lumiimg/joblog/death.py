@@ -123,7 +123,7 @@ class _LastLines:
             one
             for one in sorted(held, key=lambda one: (one.at, one.signature.weight is Weight.ECHO))
             if one.signature.is_grave
-            and not self._is_ignored(one.match.last_at)
+            and not self._is_below(self.ignored, one.match.last_at)
             # these belong to the previous run
             and starts.last(one.at) <= one.match.last_at
         ]
@@ -232,7 +232,7 @@ class _LastLines:
 
     def _last_tracebacks(self) -> list[int]:
         tracebacks = [one.last_at for process in self.processes for one in process.saw("traceback")]
-        return [at for at in tracebacks if not self._is_ignored(at) and self._is_near_the_end(at)]
+        return [at for at in tracebacks if not self._is_below(self.ignored, at) and self._is_near_the_end(at)]
 
     def calls_that_failed(self) -> list[FailedCall]:
         """Return failed library calls after which their process showed no sign of life."""
@@ -262,14 +262,9 @@ class _LastLines:
         after = self.log.lines_after(at)
         return after is not None and len(after) < _LAST_WORDS and not has_continued(after)
 
-    def _is_ignored(self, at: int) -> bool:
-        """Return whether Python printed the error but ignored it, as for one in a destructor."""
-        mark = self.ignored.before(at)
-        return mark is not None and self._distance(mark, at) <= _FRAMES
-
-    def _is_of_thread(self, at: int) -> bool:
-        """Return whether an exception ended only a thread, such as one of wandb or of a data loader."""
-        mark = self.threads.before(at)
+    def _is_below(self, marks: Places, at: int) -> bool:
+        """Return whether one of the marks is the first line of the exception at a position."""
+        mark = marks.before(at)
         return mark is not None and self._distance(mark, at) <= _FRAMES
 
     def _distance(self, at: int, later: int) -> int:
@@ -302,7 +297,9 @@ class _LastLines:
         if any(at > last and same_file(at, last) for at in alive):
             return False
         if one.ends is ExitRole.FOLLOWS and one.process.shared and not self.exits.following(last):
-            return not self._is_of_thread(last) and (not self.log.has_tail(last) or self._is_near_the_end(last))
+            # an exception of a thread, such as one of wandb's, ends only that
+            is_of_thread = self._is_below(self.threads, last)
+            return not is_of_thread and (not self.log.has_tail(last) or self._is_near_the_end(last))
         if one.ends not in _ERROR_ROLES:
             return True
         cut_short = self.outside.following(last)

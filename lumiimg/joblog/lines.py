@@ -158,7 +158,7 @@ def messages(line: bytes) -> list[Message]:
     """
     drawn = line.split(b"\r") if b"\r" in line else [line]
     texts = [
-        text for part in drawn if part and not _QUOTED.match(whole := plain(part)) for text in _JOINED.split(whole)
+        text for part in drawn if part and not _QUOTED.match(whole := plain(part)) for text in _split_joined(whole)
     ]
     if not texts:
         return []
@@ -168,6 +168,11 @@ def messages(line: bytes) -> list[Message]:
     tag = _TASK.match(texts[0]) or _PROBE_RANK.search(texts[0])
     task = tag[tag.lastindex or 0] if tag else None
     return [message for text in texts for message in _joined(text, task)]
+
+
+def _split_joined(text: str) -> list[str]:
+    """Split a text where another program's message follows without a line end; a search for two words is cheaper."""
+    return _JOINED.split(text) if ": error: " in text or "Memory access" in text else [text]
 
 
 def _joined(text: str, task: str | None) -> list[Message]:
