@@ -54,6 +54,7 @@ class Facts(Struct, frozen=True, forbid_unknown_fields=True):
     date: dt.date
     source: str
     frameworks: str
+    set_in_jobs: str
     lines: frozenset[str]
     names: dict[str, frozenset[str]]
     templates: dict[str, frozenset[str]]

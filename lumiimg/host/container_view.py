@@ -26,7 +26,8 @@ TO_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 _MEMORY_TUNABLES = ("glibc.malloc.", "glibc.mem.", "glibc.elision.")
 """Prefixes of tunables that the loader itself does not read."""
 _ENGINE_OPTIONS = ("MOUNT", "ENV_FILE", "CONTAINLIBS", "ROCM", "NV", "OVERLAY")
-"""Options of engines that variables of the user set (`APPTAINER_MOUNT`), and that the model does not have."""
+"""Options of engines that the user's variables set (`APPTAINER_MOUNT`; apptainer cmd/internal/cli/action_flags.go), and
+that are not modelled."""
 _LUMI_NODE = LoaderConfig(hwcaps=("x86-64-v3", "x86-64-v2"))
 """LUMI's EPYC 7A53 and 7763 are AMD Zen 3 processors."""
 _STARTUP = ("PATH=", "GLIBC_TUNABLES=", "PYTHON")

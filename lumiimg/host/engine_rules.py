@@ -55,14 +55,8 @@ def with_engine_mounts(
     if root.stat("/").identity == (here.st_dev, here.st_ino):
         return image  # this is the machine itself: the mounts are in place already, and the caller is the user
     mounts = []
-    by_jobs = (
-        ()
-        if site is None
-        else (
-            Mount(bind.path, by=f"jobs on {site.name} bind the machine's {bind.path} over it", is_sure=False)
-            for bind in site.binds
-        )
-    )
+    of_site = (bind.path for bind in site.binds) if site is not None else ()
+    by_jobs = (Mount(path, by=f"jobs there bind the machine's {path} over it", is_sure=False) for path in of_site)
     for mount in (*engine_mounts(environment, snapshot), *by_jobs):
         with contextlib.suppress(OSError):  # a loop of links: no engine mounts anything there
             mounts.append(replace(mount, target=root.mount_point(mount.target)))

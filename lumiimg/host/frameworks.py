@@ -98,7 +98,11 @@ def _torch(python: PythonProcess) -> JobProcess | None:
         return _with_question(process, spec, "is imported as torch, but is not PyTorch")
     if read.missing is not None:
         return _failing(process, f"{package} needs a module {read.missing}, which this Python does not find", package)
-    process = replace(process, questions=(*process.questions, *_torch_file_questions(python, package)))
+    try:
+        questions = (*_torch_file_questions(python, package),)
+    except BadInputError as error:
+        questions = (OpenQuestion(QuestionKind.CODE, error.where or package, error.what),)
+    process = replace(process, questions=(*process.questions, *questions))
     return _with_libraries(python, process, package, source)
 
 
@@ -189,7 +193,7 @@ def _torch_file_questions(python: PythonProcess, package: str) -> Iterator[OpenQ
     """Yield the questions that files in torch's own folder leave open.
 
     These are files that differ from its RECORD (PEP 376), where there is one, and files that name things which RCCL
-    reads and PyTorch's own files never name.
+    reads and PyTorch's own files never name. Raises BadInputError for one that is larger than is read.
     """
     root, (folder, _, _) = python.root, package.rpartition("/")
     recorded: dict[str, set[str]] = {}
@@ -201,12 +205,7 @@ def _torch_file_questions(python: PythonProcess, package: str) -> Iterator[OpenQ
     own = (file for file in names_in(root, package) if file in recorded or file.endswith(".py"))
     for file in islice(own, _MAX_FILES):
         path, known = f"{package}/{file}", recorded.get(file)
-        try:
-            content = root.read_bytes(path, _MAX_FILE_BYTES)
-        except OSError:
-            continue
-        except BadInputError as error:
-            yield OpenQuestion(QuestionKind.CODE, path, f"cannot be read: {error}")
+        if (content := _content(root, path, _MAX_FILE_BYTES)) is None:
             continue
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         if known is not None and digest not in known:
@@ -217,10 +216,10 @@ def _torch_file_questions(python: PythonProcess, package: str) -> Iterator[OpenQ
 
 
 def _content(root: RootFileSystem, path: str, max_bytes: int) -> bytes | None:
-    """Return the content of a file; None where it cannot be read, or is larger than the limit."""
+    """Return the content of a file; None where it cannot be read. Raises BadInputError beyond the limit."""
     try:
         return root.read_bytes(path, max_bytes)
-    except (OSError, BadInputError):
+    except OSError:
         return None
 
 

@@ -83,10 +83,12 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
     if made_by is not None and made_by.home:
         folder = made_by.home
         if build.prefers_base:
-            names = (basename(executable), "python3", f"python3.{build.version[1]}")
-            bases = (real,) if real != executable else (f"{folder}/{name}" for name in names)
-            if environment.get("PYTHONEXECUTABLE"):  # then it is the program itself, before links are followed
-                bases = (program,)
+            bases: tuple[str, ...] = (real,)
+            if environment.get("PYTHONEXECUTABLE"):
+                bases = (program,)  # as it was started: no link is followed
+            elif real == executable:
+                names = (basename(executable), "python3", f"python3.{build.version[1]}")
+                bases = tuple(f"{folder}/{name}" for name in names)
             base = dirname(next(filter(root.is_file, bases), ""))
             folder = base if _above(root, base, marks) else folder
         if is_new and root.is_file(folder):

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 256 << 10
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SET_IN_JOBS = re.compile(
-    r"(?:SLURM|APPTAINER|SINGULARITY|PMI|PMIX|PALS|OMPI)_\w*|(?:LOCAL_|GROUP_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE"
-    r"|MASTER_(?:ADDR|PORT)|LD_LIBRARY_PATH|HOME|USER|LOGNAME|PWD|HOSTNAME"
-)
-"""Variables that the engine, Slurm or a launcher sets: an image does not show their values."""
 _NAMESPACE_ATTRIBUTES = re.compile(
     r"(?:f|gi|cr|ag|tb|func|im)_\w+|mro|obj"
     r"|__(?!(?:init|name|doc|version|file|enter|exit|qualname|module)__)\w+__"
@@ -210,7 +205,7 @@ class StartupProcess:
 
     def _is_known(self, name: str) -> bool:
         """Return whether the value of a variable in a job is known, or that it has none."""
-        return name not in self._changed and not _SET_IN_JOBS.fullmatch(name)
+        return name not in self._changed and not re.fullmatch(facts().set_in_jobs, name)
 
     def _set(self, name: str, value: str | None) -> bool:
         """Set a variable; return False where Python would refuse to."""
