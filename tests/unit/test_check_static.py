@@ -173,6 +173,13 @@ def test_a_variable_that_only_a_shell_knows_is_an_open_question_and_no_obstacle(
             assert finding(report, code).severity is Severity.PROBLEM, "whoever starts it decides"
 
 
+def test_a_variable_that_may_end_python_and_that_only_a_shell_knows_is_an_open_question(root: Path) -> None:
+    (root / ".singularity.d/env").mkdir(parents=True)
+    (root / ".singularity.d/env/91-more.sh").write_text("export PYTHONUTF8=$(id)\nexport OTHER=$(id)\n")
+    doubts = [each.summary for each in check(root).findings if "only a shell knows" in each.summary]
+    assert [each.rpartition(" ")[2] for each in doubts] == ["PYTHONUTF8"]
+
+
 def test_no_problem_stays_one_where_a_variable_on_which_it_hangs_is_in_doubt(root: Path) -> None:
     (root / ".singularity.d/env").mkdir(parents=True)
     script = root / ".singularity.d/env/91-more.sh"

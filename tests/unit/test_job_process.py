@@ -104,6 +104,16 @@ def test_the_torch_of_an_environment_that_is_not_activated_is_named_as_such(root
     assert "/usr/bin/python has no torch and no jax; this is about /opt/venv/bin/python" in found.summary
 
 
+def test_a_library_whose_symbols_others_have_leaves_the_answer_open(root: Path) -> None:
+    started(root)
+    torch(root, "usr")
+    assert not findings_with_id(root, "loader.not-modelled")
+    library(root / "usr/lib/libother.so", "-Wl,-f,libmore.so", source="int other;")
+    environment(root, PATH="/usr/bin", LD_LIBRARY_PATH="/opt/rocm/lib", LD_PRELOAD="/usr/lib/libother.so")
+    (found,) = findings_with_id(root, "loader.not-modelled")
+    assert found.summary == "/usr/lib/libother.so: filters libmore.so, which lumiimg does not model"
+
+
 def test_a_file_below_what_jobs_of_a_site_bind_may_be_hidden(root: Path) -> None:
     (root / "appl").mkdir()
     (root / "appl/plugin.so").touch()
@@ -126,7 +136,9 @@ def test_what_the_user_has_the_engine_do_is_in_the_answer_or_leaves_it_open(root
             return context.jobs.processes[0].program, {each.id for each in found}
 
     for name, prefix in (("PREPEND_PATH", "/opt/other"), ("APPEND_PATH", "/usr")):
-        assert fit(**{f"SINGULARITYENV_{name}": "/opt/other/bin"})[0].startswith(prefix)
+        variables = {f"SINGULARITYENV_{name}": "/opt/other/bin"}
+        assert fit(**variables)[0].startswith(prefix)
+        assert fit(**variables, APPTAINERENV_PATH="/usr/bin")[0].startswith("/usr"), "it replaces all of PATH"
     for name in ("SINGULARITY_MOUNT", "APPTAINER_ENV_FILE", "SINGULARITYENV_LD_TRACE_LOADED_OBJECTS"):
         assert "loader.not-modelled" in fit(**{name: "x"})[1], name
     assert "loader.not-modelled" not in fit(SINGULARITY_MOUNTED="x")[1]

@@ -261,6 +261,20 @@ def test_a_file_of_torch_that_names_what_rccl_reads_is_an_open_question_whoever_
     )
 
 
+def test_a_file_of_torch_or_a_record_beyond_its_limit_is_an_open_question(root: Path) -> None:
+    put(root, f"{PACKAGES}/torch/functional.py", "own = 1")
+    record(root, functional__py=digest("own = 1"))
+    for name, size in (("torch/functional.py", 1 << 20), ("torch-2.9.0.dist-info/RECORD", 8 << 20)):
+        path = root / PACKAGES / name
+        text = path.read_text()
+        path.write_text(text.ljust(size))
+        assert Files(root).answer is (Answer.NO_OBSTACLE if name.endswith("RECORD") else Answer.UNDECIDED), name
+        path.write_text(text.ljust(size + 1))
+        report = Files(root)
+        assert (report.answer, *report.against) == (Answer.UNDECIDED, "python.code"), name
+        path.write_text(text)
+
+
 # -- other owners of an RCCL --
 
 
@@ -408,6 +422,19 @@ def test_the_libraries_of_therock_are_those_of_the_family_that_is_asked_for(
         answer,
         f"/{PACKAGES}/_rocm_sdk_libraries_{of}/lib/librccl.so.1" if of else None,
     ), report.against
+
+
+def test_libraries_that_rocm_init_names_in_another_way_are_an_open_question(root: Path) -> None:
+    therock(root, "gfx90a")
+    for text in (
+        ROCM_INIT.replace("['amdhip64', 'rccl']", "NAMES") + "NAMES = ['rccl']\n",
+        ROCM_INIT.replace("['amdhip64', 'rccl']", "('amdhip64', 'rccl')"),
+    ):
+        put(root, f"{PACKAGES}/torch/_rocm_init.py", text)
+        report = Files(root)
+        assert (report.answer, "python.code" in report.against) == (Answer.UNDECIDED, True)
+    put(root, f"{PACKAGES}/torch/_rocm_init.py", ROCM_INIT)
+    assert Files(root).answer is Answer.NO_OBSTACLE
 
 
 def test_a_torch_of_therock_without_rocm_sdk_is_not_imported(root: Path) -> None:
