@@ -116,8 +116,9 @@ class _LastLines:
         alive = (sign.last_at for process in processes for sign in process.saw(*_ALIVE))
         self.ignored, self.alive, starts = Places(log, ignored), Places(log, alive), Places(log, _starts(processes))
         self.threads = Places(log, (one.last_at for process in processes for one in process.saw("thread-exception")))
-        self.known: dict[int, list[Trouble]] = {}  # troubles by the positions of their lines
-        for trouble, at in ((one, at) for one in held for at in {*one.places}):
+        warned = {at for process in processes for one in process.saw("warning") for at in (one.first_at, one.last_at)}
+        self.known: dict[int, list[Trouble]] = {}  # troubles that warnings show, by the positions of their lines
+        for trouble, at in ((one, at) for one in held for at in warned.intersection(one.places)):
             self.known.setdefault(at, []).append(trouble)
         seen = [
             one

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumiimg.joblog.lines import end_of, messages, plain, prefixes
 
 if TYPE_CHECKING:
-    from lumiimg.joblog.gate import Entries
+    from lumiimg.joblog.vocabulary import MessagePattern
 
 _MAX_BLOCKS, _MAX_TRIES, _MAX_HITS, _MAX_LINES, _MAX_EARLIER = 16, 4, 12, 256, 32
 """Number of blocks of a file that are examined, and of those in which learning is tried; per block, the number of lines
@@ -27,7 +27,7 @@ _BEGINS = re.compile(rb"(?<![^ \t])[^\s\x1b]|(?<!\w)\w|[\[(]")
 _QUOTATION = re.compile(r"[\"'`{\r]|^[ \t]*(?:[>#*|-]|//)|\.(?:out|err|log|txt)\b|\.[a-z]{1,5}[:-]\d+[:-]")
 """Text that a prefix never contains: marks of a quotation, or of copied lines of a file."""
 
-Hit = tuple[int, bytes, "Entries"]
+Hit = tuple[int, bytes, "Sequence[MessagePattern]"]
 """A line that may be known: its number in the block, the line, the entries that may match it."""
 
 
@@ -72,7 +72,7 @@ class LearnedPrefix:
         return self._pattern.sub(b"", block) if self._pattern else block
 
 
-def _is_known(line: bytes, entries: Entries) -> bool:
+def _is_known(line: bytes, entries: Sequence[MessagePattern]) -> bool:
     """Return whether a line begins as a message does: with a library's prefix, a traceback, or a known error."""
     return any(
         one.signed or one.text.startswith("Traceback (", one.start) or any(e.is_grave and e.match(one) for e in entries)
@@ -80,7 +80,7 @@ def _is_known(line: bytes, entries: Entries) -> bool:
     )
 
 
-def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
+def _shape(line: bytes, entries: Sequence[MessagePattern], lines: Sequence[bytes]) -> re.Pattern[bytes] | None:
     """Return the prefix, with any numbers in it, after which a line is known, if most lines have it."""
     pattern = b"(?m)^"
     for part in _PART.finditer(line[:_PREFIX_BYTES]):
@@ -95,7 +95,7 @@ def _shape(line: bytes, entries: Entries, lines: Sequence[bytes]) -> re.Pattern[
     return None
 
 
-def _is_message(text: bytes, entries: Entries) -> bool:
+def _is_message(text: bytes, entries: Sequence[MessagePattern]) -> bool:
     return any(one.signed or any(entry.match(one) for entry in entries) for one in messages(text))
 
 

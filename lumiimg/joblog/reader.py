@@ -67,7 +67,6 @@ class LogReader:
         self._values: dict[Values, Values] = {}
         """Interned values, so that several processes share one object."""
         self._log = JobLog()
-        self._learned: dict[str, LearnedPrefix] = {}
         self._origin: tuple[bytes, Message] = (b"", Message(None, None, ""))
         """Origin of the latest line with a cached text: most lines of a file begin alike."""
         self._writer: tuple[str | None, str | None, str] | None = None
@@ -83,32 +82,34 @@ class LogReader:
     def begin(self, file: str) -> None:
         """Start a file, or another segment of one."""
         self._repeats.flush_positions(self._number)
-        known = self._log.segments.get(self._number)
-        if known is not None and known.file != file:
+        segments = self._log.segments
+        if segments and segments[-1].file != file:
             self._repeats = Repeats()  # in another file, the same line may come from another process
         self._number += 1
-        last = self._log.segments.get(self._log.last_piece.get(file, -1))
-        self._log.segments[self._number] = LogSegment(file, last.before + last.lines if last else 0)
+        if (known := self._log.last_piece.get(file)) is None:
+            segments.append(LogSegment(file, LearnedPrefix()))
+        else:
+            last = segments[known]
+            segments.append(LogSegment(file, last.prefix, before=last.before + last.lines))
 
     def feed(self, file: str, block: bytes) -> None:
         """Read the next whole lines of a file; never raises, whatever the bytes.
 
         A block without a final line end is one line that may be cut off: it counts only if it reports a failure.
         """
-        segment = self._log.segments.get(self._number)
-        if segment is None or segment.file != file:
+        segments = self._log.segments
+        if not segments or segments[-1].file != file:
             self.begin(file)
-            segment = self._log.segments[self._number]
+        segment = segments[-1]
         start = segment.lines
         block, records = without_records(block, segment.records, start - segment.records)
         segment.records += records
-        learned = self._learned.setdefault(file, LearnedPrefix())
-        if learned.is_open:
-            before = learned.learn(block, self._gate.select(block)[1])
+        if segment.prefix.is_open:
+            before = segment.prefix.learn(block, self._gate.select(block)[1])
             first = start - before.count(b"\n")
             for index, line, entries in self._gate.select(before)[1]:
                 self._read(line, entries, file, max(0, first + index))
-        block = learned.without(block)
+        block = segment.prefix.without(block)
         is_cut = not block.endswith(b"\n")
         if not is_cut and is_flooded(block):
             count = block.count(b"\n")

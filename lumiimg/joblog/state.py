@@ -18,6 +18,7 @@ from lumiimg.joblog.vocabulary import ExitRole, vocabulary
 if TYPE_CHECKING:
     from lumiimg.joblog.bandwidth import BandwidthReader
     from lumiimg.joblog.flight import FlightDump
+    from lumiimg.joblog.learned import LearnedPrefix
 
 VALUE_LIMIT = 16
 """Maximum number of distinct values stored per event and process (network names, missing libraries)."""
@@ -118,7 +119,8 @@ class ProcessLog:
     limit: int = VALUE_LIMIT
     task: str | None = None
     """The number that the launcher put before its lines."""
-    events: dict[str, tuple[Match, ...]] = field(default_factory=dict)
+    matches: list[Match] = field(default_factory=list)
+    """In the order in which they were first seen; a dict by event would need a third more memory for 24,000 ranks."""
     communicators: dict[str, CommunicatorSeen] = field(default_factory=dict)
 
     @property
@@ -128,22 +130,24 @@ class ProcessLog:
         return host if colon and pid.isdecimal() and host and not self.shared else None
 
     @property
-    def matches(self) -> Iterator[Match]:
-        """Matches of all events."""
-        return (match for matches in self.events.values() for match in matches)
+    def events(self) -> set[str]:
+        """Ids of all events seen."""
+        return {match.event for match in self.matches}
 
     def known(self, event: str, values: Values) -> Match | None:
         """Return the match of the event with these values."""
-        for match in self.events.get(event, ()):
-            if match.values == values:
+        for match in self.matches:
+            if match.event == event and match.values == values:
                 return match
         return None
 
     def add(self, match: Match) -> bool:
         """Add a new match; return whether it stays: beyond the limit, only the first ones and the latest do."""
-        matches = self.events.get(match.event, ())
-        self.events[match.event] = (*matches[: self.limit - 1], match)
-        return len(matches) < self.limit
+        same = [one for one in self.matches if one.event == match.event]
+        if is_full := len(same) >= self.limit:
+            self.matches.remove(same[-1])
+        self.matches.append(match)
+        return not is_full
 
     def add_communicator(self, key: str, seen: CommunicatorSeen) -> None:
         """Add what one line says about a communicator; beyond the limit, new ones are dropped."""
@@ -156,45 +160,39 @@ class ProcessLog:
 
     def saw(self, *events: str) -> list[Match]:
         """Return all matches of these events, in the order in which they were first seen."""
-        found = [match for event in events for match in self.events.get(event, ())]
-        if len(found) > 1:
-            found.sort(key=_first_at)
-        return found
+        return [match for match in self.matches if match.event in events]
 
     def without(self, events: Collection[str]) -> ProcessLog:
         """Return a copy without some events."""
-        left = {event: matches for event, matches in self.events.items() if event not in events}
+        left = [match for match in self.matches if match.event not in events]
         communicators = {} if "communicator" in events else self.communicators
-        return replace(self, events=left, communicators=communicators)
+        return replace(self, matches=left, communicators=communicators)
 
     def since(self, start: int) -> ProcessLog:
         """Return what was seen from a position on; for repeated events, only the first and last positions are known."""
-        events: dict[str, list[Match]] = {}
-        for match in self.matches:
-            if match.last_at >= start:
-                at = match.first_at if match.first_at >= start else match.last_at
-                events.setdefault(match.event, []).append(replace(match, first_at=at))
-        return replace(self, events={event: tuple(matches) for event, matches in events.items()})
+        left = [
+            match if match.first_at >= start else replace(match, first_at=match.last_at)
+            for match in self.matches
+            if match.last_at >= start
+        ]
+        return replace(self, matches=sorted(left, key=_first_at))
 
 
 def joined(parts: Sequence[ProcessLog]) -> ProcessLog:
     """Return several logs of one process merged into one, leaving them unchanged."""
     if len(parts) == 1:
         return parts[0]
-    whole = replace(parts[0], events={}, communicators={}, task=next((one.task for one in parts if one.task), None))
-    for event in dict.fromkeys(event for part in parts for event in part.events):
-        found: dict[Values, Match] = {}
-        for match in sorted((match for part in parts for match in part.events.get(event, ())), key=_first_at):
-            known = found.get(match.values)
-            if known is None:
-                found[match.values] = replace(match)
-            else:
-                known.last_at = max(known.last_at, match.last_at)
-                known.has_origin |= match.has_origin
-        # the result is the same as if all had been seen in order
-        whole.events[event] = ()
-        for match in found.values():
-            whole.add(match)
+    whole = replace(parts[0], matches=[], communicators={}, task=next((one.task for one in parts if one.task), None))
+    found: dict[tuple[str, Values], Match] = {}
+    for match in sorted((match for part in parts for match in part.matches), key=_first_at):
+        known = found.setdefault((match.event, match.values), match)
+        if known is not match:
+            found[match.event, match.values] = replace(
+                known, last_at=max(known.last_at, match.last_at), has_origin=known.has_origin | match.has_origin
+            )
+    # the result is the same as if all had been seen in order
+    for match in found.values():
+        whole.add(match)
     for part in parts:
         for key, seen in part.communicators.items():
             whole.add_communicator(key, replace(seen))
@@ -208,7 +206,7 @@ def _first_at(match: Match) -> int:
 def first_matches(processes: Iterable[ProcessLog], event: str) -> list[Match]:
     """Return one match for each distinct value of the event in the job, in order."""
     found: dict[Values, Match] = {}
-    for match in sorted((match for process in processes for match in process.events.get(event, ())), key=_first_at):
+    for match in sorted((match for process in processes for match in process.saw(event)), key=_first_at):
         found.setdefault(match.values, match)
     return list(found.values())
 
@@ -218,6 +216,8 @@ class LogSegment:
     """A file, or the part of it that was read before another file."""
 
     file: str
+    prefix: LearnedPrefix
+    """What precedes the lines of the file; shared by all its segments."""
     before: int = 0
     """Lines of the file that were read in earlier segments."""
     lines: int = 0
@@ -238,7 +238,7 @@ class JobLog:
     """Processes that wrote to the same file and task; two are enough to know that the owner is unknown."""
     job: ProcessLog = field(default_factory=lambda: ProcessLog("job", limit=JOB_VALUE_LIMIT))
     """What holds for the whole job, whichever process printed it: variables, versions."""
-    segments: dict[int, LogSegment] = field(default_factory=dict)
+    segments: list[LogSegment] = field(default_factory=list)
     last_piece: dict[str, int] = field(default_factory=dict)
     """Number of the last segment with lines, by file."""
     bandwidth: BandwidthReader | None = None
@@ -273,7 +273,7 @@ class JobLog:
         They belong to the only process that wrote to the same file for the same task. If none did (libfabric warns on
         stderr, in a separate file), they belong to the only process that wrote for that task anywhere.
         """
-        stated = STATED.intersection(event for process in self.processes.values() for event in process.events)
+        stated = STATED.intersection(match.event for one in self.processes.values() for match in one.matches)
         anywhere: dict[str | None, set[str]] = {}
         for (_, task), names in self.owners.items():
             anywhere.setdefault(task, set()).update(names)
@@ -412,7 +412,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
     run = replace(
         log,
         processes={name: process for name, process in log.processes.items() if name in names},
-        bare={key: process for key, process in bare.items() if process.events},
+        bare={key: process for key, process in bare.items() if process.matches},
         owners={key: left for key, of in log.owners.items() if (left := tuple(names.intersection(of)))},
         job=log.job.since(start),
     )
@@ -422,7 +422,7 @@ def last_run(log: JobLog) -> tuple[JobLog, int]:
 def _apart(processes: Iterable[ProcessLog]) -> list[_Span]:
     """Return groups of processes that do not overlap in the log, in its order."""
     found: list[_Span] = []
-    for span in sorted(map(_Span.of, (one for one in processes if one.events)), key=lambda span: span.start):
+    for span in sorted(map(_Span.of, (one for one in processes if one.matches)), key=lambda span: span.start):
         if found and span.start <= found[-1].end:
             found[-1].take(span)
         else:

@@ -174,7 +174,7 @@ def is_single_node(processes: Sequence[ProcessLog]) -> bool:
     `nNodes` shows it from 2.21 on; before, all ranks of each communicator must have been seen, on one host.
     """
     seen = [one for process in processes for one in process.communicators.values()]
-    if not seen or any("channel" in process.events for process in processes) or not all(one.has_origin for one in seen):
+    if not seen or any(process.saw("channel") for process in processes) or not all(one.has_origin for one in seen):
         return False
     if all(one.crosses is False for one in seen):
         return True

@@ -42,7 +42,7 @@ class Trouble(NamedTuple):
 
 def events_of(processes: Iterable[ProcessLog]) -> set[str]:
     """Return the ids of all events that any process of the job showed."""
-    return {event for process in processes for event in process.events}
+    return {match.event for process in processes for match in process.matches}
 
 
 def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]) -> list[Trouble]:
@@ -51,7 +51,7 @@ def troubles(process: ProcessLog, seen_in_job: set[str], of_job: Collection[str]
     A plugin that was found but could not be loaded is not missing, even if another name was, or the library says so.
     """
     signatures = vocabulary().signatures
-    context = seen_in_job if process.shared else process.events.keys()
+    context = seen_in_job if process.shared else process.events
     shown = {e for e in context if e not in signatures or seen_in_job.issuperset(signatures[e].given)}
     other = shown.union(of_job)
     held = [s for e in shown if (s := signatures.get(e)) is not None and other.isdisjoint(s.unless)]
