@@ -44,6 +44,8 @@ _KINDS, _FOLLOWING = 4, 2
 """Number of kinds of ends, tried in this order; and the kind that may follow from the end of another process."""
 _SAYS_NO_REASON = frozenset({ExitRole.EXIT, ExitRole.CLEARED, ExitRole.OTHER, ExitRole.FOLLOWS})
 """Ends for which the library's message about a failed call is closer to the reason."""
+_LOST_CONNECTION = "peer-gone"
+"""A program may connect again; other lines that follow from the end of a process say that one ended."""
 _LOST = "6"
 """ncclRemoteError."""
 _HOW = {"time-limit": How.TIME_LIMIT, "preempted": How.CANCELLED}
@@ -297,10 +299,11 @@ class _LastLines:
         alive = [sign.last_at for sign in one.process.saw(*_ALIVE)] if not one.process.shared else []
         if any(at > last and same_file(at, last) for at in alive):
             return False
-        if one.ends is ExitRole.FOLLOWS and one.process.shared and not self.exits.following(last):
+        if one.signature.id == _LOST_CONNECTION and one.process.shared and not self.exits.following(last):
             # an exception of a thread, such as one of wandb's, ends only that
             is_of_thread = self._is_below(self.threads, last)
-            return not is_of_thread and (not self.log.has_tail(last) or self._is_near_the_end(last))
+            # other ranks, which print the messages of NCCL that follow, may not know yet
+            return not is_of_thread and not has_continued(self.log.last_lines(last))
         if one.ends not in _ERROR_ROLES:
             return True
         cut_short = self.outside.following(last)

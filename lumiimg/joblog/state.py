@@ -226,6 +226,11 @@ class LogSegment:
     tail: bytes | None = None
     """The end of the segment, if an error was seen in it."""
 
+    @property
+    def last_lines(self) -> list[bytes]:
+        """Lines of that end, of which the first may be cut."""
+        return (self.tail or b"").removesuffix(b"\n").split(b"\n")
+
 
 @dataclass(slots=True)
 class JobLog:
@@ -302,16 +307,14 @@ class JobLog:
         """Return the lines that follow a position in its file; None if more follow than are stored."""
         number, line = piece_and_line(at)
         here = self.segments[number]
-        count = here.lines - line - 1
-        tail = (here.tail or b"").removesuffix(b"\n")
-        if self.last_piece[here.file] > number or 0 < count >= tail.count(b"\n") + 1:
-            return None
-        kept = tail.split(b"\n")
-        return kept[len(kept) - count :]
+        is_cut = 0 < here.lines - line - 1 >= len(here.last_lines)
+        return None if is_cut or self.last_piece[here.file] > number else self.last_lines(at)
 
-    def has_tail(self, at: int) -> bool:
-        """Return whether the end of the log segment of a position is stored."""
-        return self.segments[piece_and_line(at)[0]].tail is not None
+    def last_lines(self, at: int) -> list[bytes]:
+        """Return the lines that follow a position in its segment and are stored."""
+        number, line = piece_and_line(at)
+        here = self.segments[number]
+        return here.last_lines[max(0, len(here.last_lines) - (here.lines - line - 1)) :]
 
     def place(self, at: int) -> tuple[str, int]:
         """Return the file and the line of a position, counted from 1."""
