@@ -67,7 +67,7 @@ def framework_processes(python: PythonProcess) -> Iterator[JobProcess]:
 
 def ctypes_process(python: PythonProcess) -> JobProcess:
     """Return the process of a script that opens RCCL by its name, with ctypes."""
-    process = _with_reads(python, replace(python.plain, opens=_ctypes_library(python), asks=LIBRCCL), "ctypes")
+    process = _with_ctypes(python, replace(python.plain, asks=LIBRCCL), "ctypes")
     return replace(process, imports="ctypes") if process.failure is not None else process
 
 
@@ -158,10 +158,10 @@ def _files(python: PythonProcess, read: ImportedFiles) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*python.files, *read.read)))
 
 
-def _with_reads(python: PythonProcess, process: JobProcess, module: str) -> JobProcess:
-    """Return a process with the files that an import reads; all frameworks import ctypes, too."""
+def _with_ctypes(python: PythonProcess, process: JobProcess, module: str) -> JobProcess:
+    """Return a process with the files that the imports of a module and of ctypes read: all frameworks need ctypes."""
     read = imported_files(python, module, "ctypes")
-    process = replace(process, reads=_files(python, read))
+    process = replace(process, reads=_files(python, read), opens=(*_ctypes_library(python), *process.opens))
     if read.missing is not None:
         return _failing(process, f"{module} needs a module {read.missing}, which this Python does not find", None)
     return _failing(process, f"only root may read {read.denied}", read.denied) if read.denied else process
@@ -247,7 +247,7 @@ def _jax(python: PythonProcess) -> Iterator[JobProcess]:
         if python.root.is_file(plugin := f"{package}/{JAX_PLUGIN}"):
             # XLA opens it with RTLD_LAZY (pjrt_api.cc)
             of_jax = replace(python.plain, opens=(plugin,), is_lazy=True, framework="jax", package=package)
-            yield _with_reads(python, of_jax, spec.name)
+            yield _with_ctypes(python, of_jax, spec.name)
             return
 
 
@@ -278,7 +278,7 @@ def _module_processes(
         opens = own = (library,)
     if any(_needs_rccl(root, user) for user in (*own, *([library] if own and library_name else []))):
         process = replace(python.plain, imports=imports, opens=opens, framework=framework, package=package)
-        yield _with_reads(python, process, spec.name)
+        yield _with_ctypes(python, process, spec.name)
 
 
 def _needs_rccl(root: RootFileSystem, path: str) -> bool:

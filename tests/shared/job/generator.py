@@ -145,9 +145,9 @@ class Machine:
         try:
             for change in case.changes:
                 CHANGES[change](made)
-        except (NotHereError, FileNotFoundError) as error:
-            if isinstance(error, FileNotFoundError) and len(case.changes) < 2:
-                raise  # of two changes, the first may have taken what the second is about
+        except (NotHereError, FileNotFoundError, FileExistsError) as error:
+            if not isinstance(error, NotHereError) and len(case.changes) < 2:
+                raise  # of two changes, the first may have taken what the second is about, or made it
             world = None
         yield world
         shutil.rmtree(self._folder / "image")
