@@ -130,7 +130,7 @@ def namespace_package(line: str) -> str | None:
 
 
 def _parse(text: str) -> list[ast.stmt]:
-    cookie = next(filter(None, map(_COOKIE.match, text.splitlines()[:2])), None)
+    cookie = next(filter(None, map(_COOKIE.match, re.split(r"\r\n?|\n", text, maxsplit=2)[:2])), None)
     if cookie and cookie[1].lower() not in _SAFE_ENCODINGS:
         raise ValueError(f"its encoding is {cookie[1]}")
     with warnings.catch_warnings():

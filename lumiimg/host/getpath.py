@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from io import StringIO
 from posixpath import basename, normpath
 from typing import TYPE_CHECKING
 
 from lumiimg.core.errors import BadInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lumiimg.host.python_build import PythonBuild
     from lumiimg.image import RootFileSystem
@@ -137,15 +138,20 @@ def _environment_of(root: RootFileSystem, program: str) -> VirtualEnvironment | 
     if not root.is_file(path := f"{prefix}/pyvenv.cfg"):
         return None
     try:
-        lines = root.read_bytes(path, _MAX_BYTES).decode().splitlines()
+        text = root.read_bytes(path, _MAX_BYTES).decode()
     except (OSError, BadInputError) as error:
         raise StartFailure(f"only its owner may read {path}, and Python does not start without it") from error
     except UnicodeDecodeError as error:
         raise StartFailure(f"{path} is not UTF-8, and Python does not start with it") from error
+    home = _settings(text.split("\n")).get("home")  # only site.py has other line ends
+    takes_system = _settings(StringIO(text, newline=None)).get("include-system-site-packages", "true")
+    return VirtualEnvironment(prefix, home, takes_system.lower() == "true")
+
+
+def _settings(lines: Iterable[str]) -> dict[str, str]:
+    """Return the values of a pyvenv.cfg by key."""
     pairs = (line.partition("=") for line in lines)
-    values = {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
-    takes_system = values.get("include-system-site-packages", "true").lower() == "true"
-    return VirtualEnvironment(prefix, values.get("home"), takes_system)
+    return {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
 
 
 def _takes_user(environment: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from io import StringIO
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,9 @@ class Site:
             return
         self.opened.append(path)
         may_have_failed = False
-        for line in text.splitlines():
+        # older versions read the file line by line, newer ones split it at form feeds, too
+        is_split = ".splitlines(), 1)" in self._text
+        for line in text.splitlines() if is_split else StringIO(text, newline=None).read().split("\n"):
             if line.startswith("#") or not line.strip():
                 continue
             self._lines += 1

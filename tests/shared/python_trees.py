@@ -20,7 +20,7 @@ from pathlib import Path
 _NOBODY = 65534
 _LINES = (  # noqa: SIM905 - a list of them would be 26 lines
     "/src|/src2|/opt/more|./egg|../egg|egg.egg|/missing|# /opt/more||   | /src|/src  |/src/|torch|/src.zip|code|code|code|gone"
-    "|site|insert|append|\t/src2|import|importx /src|/opt/more/../src2"
+    "|site|insert|append|\t/src2|import|importx /src|/opt/more/../src2|/src\f/src2|/src2\u2028/opt/more|/opt/more\r/src"
 ).split("|")
 """Lines of `.pth` files; some single words are replaced by generated code or files."""
 _CODE = {
@@ -305,7 +305,7 @@ class _Making:
             lines.append(f"{chance.choice(['include-system-site-packages', 'Include-System-Site-Packages'])} = {value}")
         lines += chance.choice([[], ["version = 3.1.2"], ["# home = /nowhere", "no equals"]])
         chance.shuffle(lines)
-        end = chance.choice(["\n", "\n", "\n", "\n" if kit.version < (3, 11) else "\r\n"])
+        end = chance.choice(["\n", "\n", "\n", *([] if kit.version < (3, 11) else ["\r\n", "\r", "\v"])])
         text = end.join([*lines, ""])
         if self.maybe(0.01):
             text += "\udcff"
