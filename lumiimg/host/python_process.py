@@ -21,7 +21,7 @@ from lumiimg.host.job_process import Failure, JobProcess, OpenQuestion, Question
 from lumiimg.host.module_finder import ModuleFinder, SpecKind
 from lumiimg.host.python_build import read_build
 from lumiimg.host.python_site import Site
-from lumiimg.host.root_queries import read_text
+from lumiimg.host.root_queries import names_in, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -131,6 +131,13 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
         modules = {**effects.modules, **modules}
         sets += (Setting(name, value, code.path) for name, value in effects.variables)
     questions += (OpenQuestion(QuestionKind.CODE, *each) for each in _open_questions(site, environment))
+    replacing = _replacing_modules(users, finder, site.path, f"{paths.prefix}/{paths.lib}/{paths.library}")
+    own = build.builtins.union(_SITE_MODULES if build.version >= _FROZEN_SINCE else ())
+    questions += (
+        OpenQuestion(QuestionKind.CODE, file, f"replaces the standard library's module {name}")
+        for name, file in replacing
+        if name not in own
+    )
     return replace(
         python,
         path=tuple(folder for folder in site.path if folder.startswith("/")),
@@ -185,6 +192,17 @@ def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environ
         obstacles = ((place, users.obstacle(place)) for place in (*files, *map(dirname, files), *paths.path))
         return next((place for place, each in obstacles if each is not None and not each.is_for_some), None)
     return None
+
+
+def _replacing_modules(
+    root: RootFileSystem, finder: ModuleFinder, path: Sequence[str], stdlib: str
+) -> Iterator[tuple[str, str]]:
+    """Yield (name, file) of modules that precede those of the standard library, such as a random.py on PYTHONPATH."""
+    for folder in path[: path.index(stdlib)] if stdlib in path else ():
+        names = {name.partition(".")[0] for name in names_in(root, folder)} & sys.stdlib_module_names
+        if names and root.resolve_where_possible(folder) != root.resolve_where_possible(stdlib):
+            found = ((name, finder.find_spec(name, (folder,))) for name in sorted(names))
+            yield from ((name, spec.origin) for name, spec in found if spec is not None and spec.origin is not None)
 
 
 def _open_questions(site: Site, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

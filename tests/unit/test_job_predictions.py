@@ -11,7 +11,7 @@ import pytest
 from tests.shared.job.bases import BASES
 from tests.shared.job.examiner import KINDS, WRONG, Examiner
 from tests.shared.job.generator import CHANGES, ONCE_WRONG, Case, Machine, cases
-from tests.shared.job.pairs import Grade
+from tests.shared.job.pairs import Grade, pair_of
 from tests.shared.job.system import system_here
 from tests.shared.programs import EVERYTHING, sampled
 
@@ -55,6 +55,17 @@ def test_what_is_planted_is_answered_as_it_then_happens_or_left_open(examiner: E
 def test_what_was_wrong_once_is_not_again(machine: Machine, case: Case) -> None:
     (pair,) = machine.pairs([case])
     assert pair.grade in {Grade.RIGHT, Grade.OPEN}, pair
+
+
+def test_a_module_that_replaces_one_of_the_standard_library_leaves_the_answer_open(machine: Machine) -> None:
+    with machine.image(Case("torch-with-rccl")) as world:
+        assert world is not None
+        world.set(PYTHONPATH="/opt/own")
+        for file, grade in (("mine.py", Grade.RIGHT), ("struct/data", Grade.RIGHT), ("struct.py", Grade.OPEN)):
+            world.put(f"/opt/own/{file}", "raise ImportError('not the real one')", 0o644)
+            pair = pair_of(file, world, {}, None)
+            assert (pair.grade, pair.is_fast) == (grade, grade is Grade.RIGHT), pair
+            assert ("replaces the standard library's module struct" in pair.asked) is not pair.is_fast, pair.asked
 
 
 def test_each_known_good_image_is_a_yes_and_what_it_opens_is_known_file_by_file(machine: Machine) -> None:
