@@ -80,12 +80,13 @@ def find_paths(root: RootFileSystem, build: PythonBuild, program: str, environme
     marks = (f"{lib}/{library}/os.py", f"{lib}/{library}/os.pyc")
     venv = _environment_of(root, executable)
     made_by = venv if is_new else _environment_of(root, real)
-    folder = dirname(real)
+    is_named = is_new and bool(environment.get("PYTHONEXECUTABLE"))
+    folder = dirname(executable if is_named else real)  # of a program named by the variable, no link is followed
     if made_by is not None and made_by.home:
         folder = made_by.home
         if build.prefers_base:
             bases: tuple[str, ...] = (real,)
-            if environment.get("PYTHONEXECUTABLE"):
+            if is_named:
                 bases = (program,)  # as it was started: no link is followed
             elif real == executable:
                 names = (basename(executable), "python3", f"python3.{build.version[1]}")
