@@ -105,7 +105,11 @@ def end_of_job(processes: Sequence[ProcessLog], held: Sequence[Trouble], log: Jo
         return End(ending_in_init(begun[0], processes), clean_up, tuple(one for _, one in begun))
     if warned := lines.last_warning():
         return End(Ending(cause="library-warned", summary=evidence_text(warned.value("text"))), clean_up, (warned,))
-    return End(lines.unclear(), clean_up)
+    ending = lines.unclear()
+    if ending == Ending() and (failed := lines.last_failure()):
+        summary = vocabulary().advice["failure-reported"].summary
+        return End(Ending(cause="failure-reported", summary=summary), clean_up, (failed,))
+    return End(ending, clean_up)
 
 
 class _LastLines:
@@ -232,6 +236,11 @@ class _LastLines:
                 if one.last_at > alive and not is_known and self._is_near_the_end(one.last_at):
                     return one
         return None
+
+    def last_failure(self) -> Match | None:
+        """Return a line that reports a failure, in words that no signature knows, and after which nothing continued."""
+        said = (one for process in self.processes for one in process.saw("failure"))
+        return next((one for one in said if self._is_last(one.last_at)), None)
 
     def _last_tracebacks(self) -> list[int]:
         tracebacks = [one.last_at for process in self.processes for one in process.saw("traceback")]

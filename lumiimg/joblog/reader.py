@@ -32,6 +32,7 @@ _ORIGIN = re.compile(rb"([A-Za-z][\w.-]{2,200}:\d{1,10}):\d{1,10} \[\d{1,11}\] (
 """Beginning of most lines of a job (lines.py has all forms)."""
 _RANK_MARK = b" comm 0x"
 """Marks texts that differ for every rank, so caching them is useless."""
+_TAIL_EVENTS = frozenset({"traceback", "warning", "failure"})
 _TAIL_ROLES = frozenset({ExitRole.RAISED, ExitRole.FOLLOWS})
 """Errors after which a program may have continued."""
 _MAX_TAILS = 4096
@@ -182,10 +183,11 @@ class LogReader:
         """Yield the findings of a message, independent of the process that wrote it."""
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         if not message.signed:
-            found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
+            found = [one for one in found if not (_is_error(one[0]) and warns(message, one[1].start()))]
         if not found or any(name in message.text for name in self._vocabulary.foreign):
             return
         if len(found) > 1:
+            found = [(entry, match) for entry, match in found if entry.id != "failure"]
             # if several entries match one line, a generic Python error is the least specific
             first = min((one.order for one, _ in found if isinstance(one, Signature) and one.is_grave), default=0)
             found = [(entry, match) for entry, match in found if not _says_little(entry) or entry.order == first]
@@ -228,7 +230,7 @@ class LogReader:
                 continue
             seen.append(Match(entry.id, values, before, said, at, at, message.has_origin))
             stay &= home.add(seen[-1])
-            if entry.id in {"traceback", "warning"} or (isinstance(entry, Signature) and entry.ends in _TAIL_ROLES):
+            if entry.id in _TAIL_EVENTS or (isinstance(entry, Signature) and entry.ends in _TAIL_ROLES):
                 self._keep_tail()
             self.changes += 1
         return tuple(seen) if stay else None
@@ -247,6 +249,10 @@ class LogReader:
             self._log.bandwidth = BandwidthReader()
         if self._log.bandwidth is not None:
             self._log.bandwidth.feed(file, block, lambda index: position(self._number, start + index, 0))
+
+
+def _is_error(entry: MessagePattern) -> bool:
+    return entry.is_grave or entry.id == "failure"
 
 
 def _says_little(entry: MessagePattern) -> TypeGuard[Signature]:

@@ -106,6 +106,8 @@ class MessagePattern:
     """Name of a relation between sizes in its groups that must hold (gpu_memory.RELATIONS)."""
     after: str | None = None
     """What may precede it in a line without a library's prefix; before a trouble, program prefixes are allowed, too."""
+    of_program: bool = False
+    """Whether program prefixes are allowed before it, as before a trouble."""
 
     @property
     def is_grave(self) -> bool:
@@ -133,6 +135,8 @@ class MessagePattern:
 
     @property
     def _lead(self) -> re.Pattern[str]:
+        if self.of_program:
+            return prefixes().program
         return prefixes().bare if self.after is None else compiled(self.after)
 
 

@@ -47,6 +47,8 @@ def _fault(job: ComposedJob, seed: int) -> str:
         return f"{name}: {kept.verdict}, {kept.confidence} in other files and another order"
     if job.launcher in LEARNED and quoting.verdict == "none":
         return ""  # most lines are quotations, so it is not learned
+    if quoting.ended.cause == "failure-reported":
+        return ""  # a line that begins with ERROR and is the last one, whatever it quotes
     if quoting.ended != plain.ended:
         return f"{name}: ended by {quoting.ended} with quotes, by {plain.ended} without"
     if (quoting.verdict, quoting.confidence, quoting.severity) != (plain.verdict, plain.confidence, plain.severity):

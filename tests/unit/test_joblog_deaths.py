@@ -50,6 +50,39 @@ def test_of_an_error_whose_rank_no_line_says_none_is_named() -> None:
     assert (ending.cause, ending.ranks, ending.node) == ("gpu-out-of-memory", None, None)
 
 
+LAST_WORDS = (
+    "ERROR: the configuration has no data",
+    "2026-11-24 10:00:00,000 - train - ERROR - no data for epoch 3",
+    "[2026-11-24 10:00:00,000] [ERROR] [trainer.py:319:fit] no data for epoch 3",
+    "Training failed with exit code 1",
+    "ERROR: command returned non-zero exit status 2",
+    "Aborted",
+    "KeyboardInterrupt",
+    "Received SIGTERM: 15",
+    "Died at train.pl line 3.",
+)
+HARMLESS = (
+    "Max error: tensor(0.1)",
+    "relative error: 1e-5",
+    "0 errors, 12 passed",
+    "Finished with exit code 0",
+    "WARNING: the last upload failed with exit code 1",
+    "The log says: ERROR: no data",
+    "Done: job never failed",
+)
+
+
+def test_last_words_that_report_a_failure_leave_the_end_open() -> None:
+    for words, then in product(LAST_WORDS, ([], ["", "wandb: 1 file was written"])):
+        report = read([*job("cxi", 0, 3), words, *then])
+        assert (report.severity, report.causes[0].id) == (Severity.UNKNOWN, "failure-reported"), words
+        assert words in report.causes[0].evidence[0].text
+        assert report.network_severity is Severity.OK
+        assert read([*job("cxi", 0, 3), words, *steps(3)]).severity is Severity.OK, words
+    for words in HARMLESS:
+        assert read([*job("cxi", 0, 3), words]).severity is Severity.OK, words
+
+
 def test_deaths_as_users_paste_them_and_as_slurm_reports_them() -> None:
     for line, end in DATA["pasted"].items():
         assert ended_by(["step 1", line]) == end, line
