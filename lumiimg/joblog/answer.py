@@ -55,9 +55,9 @@ def answer(whole: JobLog) -> LogReport:
     processes = log.attributed()
     seen_in_job = events_of([*processes, log.job])
     context = JobContext.of(processes, log)
-    judged = []
+    judged, of_job = [], log.job.events
     for process in processes:
-        of = [one for one in troubles(process, seen_in_job, log.job.events) if not is_of_other_job(one.match, log)]
+        of = [one for one in troubles(process, seen_in_job, of_job) if not is_of_other_job(one.match, log)]
         judged.append(JudgedProcess(process, of, judge_process(process, of, context)))
     network = judge_job([(one.process, one.network) for one in judged])
     held = [trouble for one in judged for trouble in one.troubles]
