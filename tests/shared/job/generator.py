@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -145,9 +146,9 @@ class Machine:
         try:
             for change in case.changes:
                 CHANGES[change](made)
-        except (NotHereError, FileNotFoundError, FileExistsError) as error:
+        except (NotHereError, OSError, LookupError, ValueError, struct.error) as error:
             if not isinstance(error, NotHereError) and len(case.changes) < 2:
-                raise  # of two changes, the first may have taken what the second is about, or made it
+                raise  # of two changes, the first may have taken, made or emptied what the second is about
             world = None
         yield world
         shutil.rmtree(self._folder / "image")
