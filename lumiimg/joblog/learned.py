@@ -51,7 +51,8 @@ class LearnedPrefix:
         """Learn from whole lines and the `hits` among them; return earlier lines that can now be read."""
         count = min(block.count(b"\n"), _MAX_LINES)
         self._left -= count
-        hits = [hit for hit in hits if not all(entry.of_program for entry in hit[2])][:_MAX_HITS]
+        known = ((at, line, [entry for entry in entries if not entry.of_program]) for at, line, entries in hits)
+        hits = [hit for hit in known if hit[2]][:_MAX_HITS]
         if any(_is_known(line, entries) for _, line, entries in hits):
             self._left = 0
         elif hits:
@@ -96,8 +97,7 @@ def _shape(line: bytes, entries: Sequence[MessagePattern], lines: Sequence[bytes
 
 
 def _is_message(text: bytes, entries: Sequence[MessagePattern]) -> bool:
-    known = [entry for entry in entries if not entry.of_program]
-    return any(one.signed or any(entry.match(one) for entry in known) for one in messages(text))
+    return any(one.signed or any(entry.match(one) for entry in entries) for one in messages(text))
 
 
 def _may_be_prose(prefix: bytes, begins: bytes) -> bool:

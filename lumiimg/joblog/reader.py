@@ -183,11 +183,11 @@ class LogReader:
         """Yield the findings of a message, independent of the process that wrote it."""
         found = [(entry, match) for entry in entries if (match := entry.match(message)) is not None]
         if not message.signed:
-            found = [one for one in found if not (_is_error(one[0]) and warns(message, one[1].start()))]
+            found = [(entry, match) for entry, match in found if not (entry.is_grave and warns(message, match.start()))]
         if not found or any(name in message.text for name in self._vocabulary.foreign):
             return
         if len(found) > 1:
-            found = [(entry, match) for entry, match in found if entry.id != "failure"]
+            found = [(entry, match) for entry, match in found if not entry.of_program]
             # if several entries match one line, a generic Python error is the least specific
             first = min((one.order for one, _ in found if isinstance(one, Signature) and one.is_grave), default=0)
             found = [(entry, match) for entry, match in found if not _says_little(entry) or entry.order == first]
@@ -249,10 +249,6 @@ class LogReader:
             self._log.bandwidth = BandwidthReader()
         if self._log.bandwidth is not None:
             self._log.bandwidth.feed(file, block, lambda index: position(self._number, start + index, 0))
-
-
-def _is_error(entry: MessagePattern) -> bool:
-    return entry.is_grave or entry.id == "failure"
 
 
 def _says_little(entry: MessagePattern) -> TypeGuard[Signature]:

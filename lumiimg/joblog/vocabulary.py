@@ -107,12 +107,12 @@ class MessagePattern:
     after: str | None = None
     """What may precede it in a line without a library's prefix; before a trouble, program prefixes are allowed, too."""
     of_program: bool = False
-    """Whether program prefixes are allowed before it, as before a trouble."""
+    """Whether it is any program's report of a failure, in words of its own; program prefixes may precede it."""
 
     @property
     def is_grave(self) -> bool:
-        """Whether it says that a network or the job ended."""
-        return False
+        """Whether it says that a network, the job or a program ended."""
+        return self.of_program
 
     def match(self, message: Message) -> re.Match[str] | None:
         """Return the match of the pattern in the message, or None.

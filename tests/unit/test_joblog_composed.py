@@ -47,11 +47,12 @@ def _fault(job: ComposedJob, seed: int) -> str:
         return f"{name}: {kept.verdict}, {kept.confidence} in other files and another order"
     if job.launcher in LEARNED and quoting.verdict == "none":
         return ""  # most lines are quotations, so it is not learned
-    if quoting.ended.cause == "failure-reported":
-        return ""  # a line that begins with ERROR and is the last one, whatever it quotes
-    if quoting.ended != plain.ended:
+    # one that begins with ERROR and is the last line reports a failure, whatever it quotes
+    is_open = quoting.ended.cause == "failure-reported" and plain.ended.cause is None
+    if quoting.ended != plain.ended and not is_open:
         return f"{name}: ended by {quoting.ended} with quotes, by {plain.ended} without"
-    if (quoting.verdict, quoting.confidence, quoting.severity) != (plain.verdict, plain.confidence, plain.severity):
+    severity = Severity.UNKNOWN if is_open and plain.severity is Severity.OK else plain.severity
+    if (quoting.verdict, quoting.confidence, quoting.severity) != (plain.verdict, plain.confidence, severity):
         return (
             f"{name}: {quoting.verdict}, {quoting.confidence} with quotes, {plain.verdict}, {plain.confidence} without"
         )

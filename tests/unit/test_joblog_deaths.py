@@ -79,6 +79,10 @@ def test_last_words_that_report_a_failure_leave_the_end_open() -> None:
         assert words in report.causes[0].evidence[0].text
         assert report.network_severity is Severity.OK
         assert read([*job("cxi", 0, 3), words, *steps(3)]).severity is Severity.OK, words
+    reader = LogReader()
+    reader.feed("job.out", "\n".join([*job("cxi", 0, 3), ""]).encode())
+    reader.feed("job.out", LAST_WORDS[0].encode())  # a line that may be cut off
+    assert reader.report().ended.cause == "failure-reported"
     for words in HARMLESS:
         assert read([*job("cxi", 0, 3), words]).severity is Severity.OK, words
 
