@@ -131,13 +131,11 @@ def start_process(root: RootFileSystem, program: str, environment: Mapping[str, 
         modules = {**effects.modules, **modules}
         sets += (Setting(name, value, code.path) for name, value in effects.variables)
     questions += (OpenQuestion(QuestionKind.CODE, *each) for each in _open_questions(site, environment))
-    replacing = _replacing_modules(users, finder, site.path, f"{paths.prefix}/{paths.lib}/{paths.library}")
-    own = build.builtins.union(_SITE_MODULES if build.version >= _FROZEN_SINCE else ())
-    questions += (
-        OpenQuestion(QuestionKind.CODE, file, f"replaces the standard library's module {name}")
-        for name, file in replacing
-        if name not in own
-    )
+    no_files = build.builtins.union(_SITE_MODULES if build.version >= _FROZEN_SINCE else ())
+    names, stdlib = sys.stdlib_module_names - no_files, f"{paths.prefix}/{paths.lib}/{paths.library}"
+    for name, file in _replacing_modules(users, finder, site.path, stdlib, names):
+        what = f"replaces the standard library's module {name}"
+        questions.append(OpenQuestion(QuestionKind.CODE, file, what))
     return replace(
         python,
         path=tuple(folder for folder in site.path if folder.startswith("/")),
@@ -195,13 +193,13 @@ def _closed_file(root: RootFileSystem, build: PythonBuild, program: str, environ
 
 
 def _replacing_modules(
-    root: RootFileSystem, finder: ModuleFinder, path: Sequence[str], stdlib: str
+    root: RootFileSystem, finder: ModuleFinder, path: Sequence[str], stdlib: str, names: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (name, file) of modules that precede those of the standard library, such as a random.py on PYTHONPATH."""
+    """Yield (name, file) of modules with these names that precede the standard library: a random.py on PYTHONPATH."""
     for folder in path[: path.index(stdlib)] if stdlib in path else ():
-        names = {name.partition(".")[0] for name in names_in(root, folder)} & sys.stdlib_module_names
-        if names and root.resolve_where_possible(folder) != root.resolve_where_possible(stdlib):
-            found = ((name, finder.find_spec(name, (folder,))) for name in sorted(names))
+        there = names.intersection(name.partition(".")[0] for name in names_in(root, folder))
+        if there and root.resolve_where_possible(folder) != root.resolve_where_possible(stdlib):
+            found = ((name, finder.find_spec(name, (folder,))) for name in sorted(there))
             yield from ((name, spec.origin) for name, spec in found if spec is not None and spec.origin is not None)
 
 
